@@ -1,0 +1,49 @@
+# derex: every target sets up .venv by itself; nothing is installed outside it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+OUT ?= results
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## create .venv with the pinned, hashed dependencies
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"derex needs Python >= 3.11; {sys.executable} is {v[0]}.{v[1]}. Use: make PYTHON=python3.12 ...")'
+	@echo "Setting up $(VENV) (about a minute, once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+demo: $(READY)  ## the paper's Figures 2 and 3, quick: pictures, numbers and a page to open
+	@$(BIN)/derex demo --out $(OUT)/demo
+
+test: $(READY)  ## lint, types and the test suite
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+
+test-all: $(READY)  ## everything, the slow tests too
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+lint: $(READY)  ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
+
+format: $(READY)  ## rewrite in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:  ## resolve pyproject.toml again into requirements.lock (needs uv)
+	uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --extra dev --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+
+clean:  ## remove .venv and results
+	rm -rf $(VENV) results build dist

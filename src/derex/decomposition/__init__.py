@@ -1,0 +1,1 @@
+"""The decomposition of experience: the paper's core, as functions on arrays."""

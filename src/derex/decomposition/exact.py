@@ -1,0 +1,239 @@
+"""The exact decomposition of enumerable experience: the ground truth that learnt ones are held against.
+
+What is decomposed is the joint A = E[x yᵀ] = D P of a state s ~ d and what follows it, s' ~ d'
+(Section 3). It can be read in two geometries, which must not be mixed up.
+
+**Counting** (Section 3, Theorem 3) decomposes A = U Σ Vᵀ itself; a state is represented by its row of U.
+When D and P Pᵀ are invertible and *all* singular values are kept, ‖U_s‖²_{Λ⁻¹} = α_s / d(s)² with Λ = Σ²
+and α_s = (P Pᵀ)⁻¹_ss: rarely visited states have long representations. Both conditions matter.
+  - Truncated to its top k, the bonus has the **wrong sign**. The leading singular vectors of D P
+    put their mass where D is large, so U_s is long at the *most* visited states; the inverse
+    dependence on d(s) lives in the smallest singular values, those that truncation throws away.
+    In four rooms the rank correlation with 1/d is about -0.99 for small k.
+  - P of four rooms is singular, as that of many symmetric worlds is, and Theorem 3 then says nothing
+    even at full rank. It applies, e.g., to random dense P.
+
+**Visitation** (Section 4, where batch normalisation sets the norm) decomposes M = D^{-1/2} A D'^{-1/2} with
+its constant mode √d √d'ᵀ (singular value 1, always there) taken out, as centring does. The functions
+f_i = U_i / √d and g_i = V_i / √d' have zero mean, unit variance and no correlation under d and d', and
+E[f(s) g(s')ᵀ] = Σ with 1 >= σ_1 >= σ_2 >= ... >= 0. At full rank ‖f(s)‖² = 1/d(s) - 1, whatever P is; at
+small k the factor 1/√d(s) keeps the order right while d is far from flat. This is what networks with
+batch normalisation learn, and the default here.
+
+Letters in shapes: n rows, m columns of the joint, k components.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float64, Num
+from scipy.sparse.linalg import LinearOperator, svds
+
+from derex.decomposition.chains import (
+    Matrix,
+    check_joint,
+    empirical_joint,
+    inverse_sqrt,
+    joint_matrix,
+    laplacian,
+    laplacian_functions,
+    policy_transition_matrix,
+    state_action_matrix,
+    stationary_distribution,
+    successor_representation,
+    to_dense,
+    vector_signs,
+    visitation,
+)
+
+__all__ = [
+    "DENSE_LIMIT",
+    "Decomposition",
+    "Geometry",
+    "decompose",
+    "empirical_joint",
+    "joint_matrix",
+    "laplacian",
+    "laplacian_functions",
+    "policy_transition_matrix",
+    "state_action_matrix",
+    "stationary_distribution",
+    "successor_representation",
+    "visitation",
+]
+
+Geometry: TypeAlias = Literal["visitation", "counting"]
+GEOMETRIES: tuple[Geometry, ...] = ("visitation", "counting")
+
+DENSE_LIMIT = 2000
+"""Sparse joints with more rows or columns than this are decomposed iteratively, never made dense."""
+
+_Svd: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """The top k components of a joint distribution.
+
+    Attributes:
+        left: values f_i(s) of the left functions; rows of states with d(s) = 0 are 0.
+        right: values g_i(s') of the right functions; rows of states with d'(s') = 0 are 0.
+        singular_values: σ_1 >= ... >= σ_k >= 0.
+        d: distribution of the rows.
+        d_next: distribution of the columns.
+        geometry: which matrix was decomposed; see the module's text.
+    """
+
+    left: Float64[np.ndarray, "n k"]
+    right: Float64[np.ndarray, "m k"]
+    singular_values: Float64[np.ndarray, " k"]
+    d: Float64[np.ndarray, " n"]
+    d_next: Float64[np.ndarray, " m"]
+    geometry: Geometry
+
+    @property
+    def k(self) -> int:
+        """Number of components."""
+        return len(self.singular_values)
+
+    @property
+    def rank(self) -> int:
+        """Number of components whose singular value is not zero up to rounding."""
+        scale = 1.0 if self.geometry == "visitation" else self.singular_values.max(initial=0.0)
+        tolerance = max(len(self.d), len(self.d_next)) * np.finfo(np.float64).eps * scale
+        return int(np.sum(self.singular_values > tolerance))
+
+    def bonus(self, weighted: bool = True, floor: float | int = 0.0) -> Float64[np.ndarray, " n"]:
+        """The exploration bonus ‖f(s)‖_{Λ⁻¹} with Λ = max(σ, floor)² (Sections 3 and 4).
+
+        Args:
+            weighted: whether components are weighted by Λ⁻¹; otherwise the plain norm ‖f(s)‖.
+            floor: least singular value to divide by. Directions with a small σ_i are mostly noise in
+                data, and unfloored they dominate the bonus.
+
+        Returns:
+            The bonus of every state; infinity for states never visited, d(s) = 0. Components whose
+            singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm when
+            there is no floor: Λ⁻¹ is then the pseudo-inverse, as in the proof of Theorem 3.
+        """
+        if not floor >= 0:
+            raise ValueError(f"floor: expected a number >= 0, got {floor}.")
+        if weighted:
+            used = self.k if floor > 0 else self.rank
+            scaled = self.left[:, :used] / np.maximum(self.singular_values[:used], floor)
+        else:
+            scaled = self.left
+        return np.where(self.d > 0, np.linalg.norm(scaled, axis=1), np.inf)
+
+
+def decompose(
+    joint: Num[Any, "n m"], k: int | None = None, geometry: Geometry = "visitation"
+) -> Decomposition:
+    """The exact (truncated) singular value decomposition of a joint distribution, A_n = U Σ Vᵀ in Section 3.
+
+    Small or dense joints go through LAPACK. Sparse joints past `DENSE_LIMIT` go through ARPACK from a
+    fixed start vector, if `k` is given; without `k` they are made dense.
+
+    Args:
+        joint: A = E[x yᵀ] = D P, non-negative and summing to one, dense or SciPy sparse; possibly
+            rectangular (state-action pairs to next states, histories to futures).
+        k: number of components; None keeps as many as there are.
+        geometry: "visitation" or "counting"; see the module's text.
+
+    Returns:
+        The decomposition, with signs such that the largest entry of each left function is positive.
+    """
+    if geometry not in GEOMETRIES:
+        raise ValueError(f"geometry: expected one of {', '.join(map(repr, GEOMETRIES))}, got {geometry!r}.")
+    A = check_joint(joint)
+    d, d_next = np.asarray(A.sum(axis=1)).ravel(), np.asarray(A.sum(axis=0)).ravel()
+    rows, columns = np.flatnonzero(d > 0), np.flatnonzero(d_next > 0)
+    k = _check_k(k, min(len(rows), len(columns)), geometry)
+    # Only what was visited is decomposed: null vectors of A must not settle on unvisited states.
+    visited = A[rows][:, columns]
+    if geometry == "visitation":
+        U, sigma, V = _visitation_svd(visited, k)
+        U, V = U * inverse_sqrt(d[rows])[:, None], V * inverse_sqrt(d_next[columns])[:, None]
+    else:
+        U, sigma, V = _svd(visited, None, k)
+    signs = vector_signs(U)
+    left, right = np.zeros((len(d), k)), np.zeros((len(d_next), k))
+    left[rows], right[columns] = U * signs, V * signs
+    return Decomposition(left, right, sigma, d, d_next, geometry)
+
+
+def visitation_matrix(joint: Num[Any, "n m"]) -> Matrix:
+    """M = D^{-1/2} A D'^{-1/2} = D^{1/2} P D'^{-1/2}, constant mode included; sparse when `joint` is."""
+    A = check_joint(joint)
+    row_scale = inverse_sqrt(np.asarray(A.sum(axis=1)).ravel())
+    column_scale = inverse_sqrt(np.asarray(A.sum(axis=0)).ravel())
+    if sp.issparse(A):
+        return sp.csr_array(sp.diags_array(row_scale) @ A @ sp.diags_array(column_scale))
+    return row_scale[:, None] * A * column_scale
+
+
+def _visitation_svd(A: Matrix, k: int) -> _Svd:
+    """The top k singular triples of M - √d √d'ᵀ.
+
+    M has (√d, √d') as singular vectors of its largest value, 1, possibly tied. Adding √d √d'ᵀ once more
+    lifts that value alone to 2: it comes first, and all others, those of value zero too, are orthogonal
+    to it. Dropping the first triple is then the same as subtracting the constant mode.
+    """
+    roots = np.sqrt(np.asarray(A.sum(axis=1)).ravel()), np.sqrt(np.asarray(A.sum(axis=0)).ravel())
+    U, sigma, V = _svd(visitation_matrix(A), roots, k + 1)
+    return U[:, 1:], np.minimum(sigma[1:], 1.0), V[:, 1:]
+
+
+def _svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int) -> _Svd:
+    """Top k singular triples of a matrix, plus the outer product of two vectors if given; descending."""
+    if sp.issparse(matrix) and max(matrix.shape) > DENSE_LIMIT and k < min(matrix.shape):
+        return _iterative_svd(matrix, rank_one, k)
+    dense = to_dense(matrix)
+    U, sigma, Vt = np.linalg.svd(
+        dense if rank_one is None else dense + np.outer(*rank_one), full_matrices=False
+    )
+    return U[:, :k], sigma[:k], Vt[:k].T
+
+
+def _iterative_svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int) -> _Svd:
+    """`_svd` without a dense matrix. Singular values below the method's accuracy, √eps, come out as 0."""
+    operator = matrix if rank_one is None else _PlusOuter(matrix, *rank_one)
+    start = np.random.default_rng(0).standard_normal(min(matrix.shape))
+    U, sigma, Vt = svds(operator, k=k, v0=start, solver="arpack")
+    order = np.argsort(-sigma, kind="stable")
+    sigma = np.where(sigma > np.sqrt(np.finfo(np.float64).eps) * sigma.max(), sigma, 0.0)
+    return U[:, order], sigma[order], Vt[order].T
+
+
+class _PlusOuter(LinearOperator):
+    """The operator matrix + u vᵀ, which is never formed."""
+
+    def __init__(self, matrix: Matrix, u: np.ndarray, v: np.ndarray) -> None:
+        super().__init__(np.float64, matrix.shape)
+        self.matrix, self.transposed = matrix, sp.csr_array(matrix.T)
+        self.u, self.v = u[:, None], v[:, None]
+
+    def _matmat(self, X: np.ndarray) -> np.ndarray:
+        return self.matrix @ X + self.u * (self.v.T @ X)
+
+    def _rmatmat(self, X: np.ndarray) -> np.ndarray:
+        return self.transposed @ X + self.v * (self.u.T @ X)
+
+
+def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
+    largest = visited - 1 if geometry == "visitation" else visited
+    if largest < 1:
+        raise ValueError(
+            "joint: only one row or column is ever visited, so nothing is left to decompose once the "
+            "constant mode is taken out. Collect data that visits at least two states."
+        )
+    if k is None:
+        return largest
+    if not 1 <= k <= largest:
+        raise ValueError(
+            f"k: expected 1 <= k <= {largest}, got {k}. The joint visits min(rows, columns) = {visited} "
+            f"states{', and the constant mode takes one component' if geometry == 'visitation' else ''}."
+        )
+    return k

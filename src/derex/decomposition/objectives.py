@@ -1,0 +1,261 @@
+"""The losses whose minimum is the decomposition: De-Rex's own (Section 4) and the nested one.
+
+An objective sees the outputs of f and g on two *independent* halves of data and returns a loss whose gradient
+estimates the right one, with the statistics of those outputs. The gradient of L_off is a product of
+two expectations; estimating both from the same rows biases it (Theorem 4), taking one from each half does not
+(Theorem 5). "Independent" is meant: two disjoint halves of one small fixed set are not.
+
+Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.normalisation`).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+from jax.lax import stop_gradient as sg
+from jaxtyping import Float
+
+from derex.decomposition.normalisation import (
+    EPSILON,
+    Moments,
+    Statistics,
+    batch_normalise,
+    moments,
+    weighted_mean,
+)
+
+REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
+REFERENCE_LAMBDA_R = 10.0
+
+
+class Half(NamedTuple):
+    """Outputs of both networks on one half of the data; row i of `f` and of `g` come from the same pair."""
+
+    f: Float[Array, "b k"]
+    g: Float[Array, "b k"]
+    weights: Float[Array, " b"] | None = None
+
+
+class Estimate(NamedTuple):
+    """A loss to differentiate, and what its two halves say about the decomposition (no gradient)."""
+
+    loss: Float[Array, ""]
+    statistics: Statistics
+
+
+class Objective(Protocol):
+    """A decomposition objective: pure, hashable, and ignorant of networks."""
+
+    tied: ClassVar[bool]  # one network for both sides (g = f)
+
+    def __call__(self, first: Half, second: Half) -> Estimate: ...
+
+
+# --- The pieces, by equation -------------------------------------------------------------------------------------
+
+
+def sigma_hat(
+    f: Float[Array, "b k"], g: Float[Array, "b k"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, "k k"]:
+    """Σ̂(θ) = 1/b Σ_i f(s_i) g(s'_i)ᵀ (Section 4); over a whole data set it is Σ(θ)."""
+    if weights is None:
+        return f.T @ g / f.shape[0]
+    return (f * weights[:, None]).T @ g / jnp.maximum(jnp.sum(weights), 1.0)
+
+
+def diag_loss(sigma: Float[Array, "k k"]) -> Float[Array, ""]:
+    """L_diag(Σ) = 1/k Σ_i Σ_ii: to be maximised."""
+    return jnp.trace(sigma) / sigma.shape[0]
+
+
+def off_loss(sigma: Float[Array, "k k"]) -> Float[Array, ""]:
+    """L_off(Σ) = 1/(k² - k) Σ_{i≠j} Σ_ij²: to be zero. One feature has no off-diagonal, and L_off = 0."""
+    return _mean_off_diagonal(jnp.square(sigma))
+
+
+def combined_loss(sigma: Float[Array, "k k"], lambda_r: float) -> Float[Array, ""]:
+    """L(Σ) = -L_diag(Σ) + λ_r L_off(Σ); with a mini-batch Σ̂ its gradient is biased (Theorem 4)."""
+    return -diag_loss(sigma) + lambda_r * off_loss(sigma)
+
+
+def double_sampled_off_loss(first: Float[Array, "k k"], second: Float[Array, "k k"]) -> Float[Array, ""]:
+    """L̂_off(θ) = 1/(k²-k) Σ_{i≠j} [Σ̂_ij sg(Σ̂'_ij) + Σ̂'_ij sg(Σ̂_ij)] (Section 4, Theorem 5).
+
+    Its gradient is unbiased for ∂L_off(Σ). Its *value* estimates 2 L_off; log `off_value` instead.
+    """
+    return _mean_off_diagonal(first * sg(second) + second * sg(first))
+
+
+def off_value(first: Float[Array, "k k"], second: Float[Array, "k k"]) -> Float[Array, ""]:
+    """An unbiased estimate of the value of L_off(Σ) from two independent halves."""
+    return _mean_off_diagonal(first * second)
+
+
+def penalty_weight(lambda_r: float | str, k: int) -> float:
+    """λ_r as a number; "grow" is λ_r (k - 1) / 15 with the paper's λ_r = 10 at k = 16.
+
+    L_diag averages k entries and L_off k² - k of them, so the penalty on each pair fades like 1/k against the
+    reward for its diagonal, and duplicated modes begin to pay at large k. Growing like k keeps the balance.
+    """
+    if lambda_r == "grow":
+        return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
+    if isinstance(lambda_r, str) or isinstance(lambda_r, bool) or not lambda_r >= 0.0:
+        raise ValueError(f"lambda_r: expected a number >= 0 or 'grow', got {lambda_r!r}.")
+    return float(lambda_r)
+
+
+# --- The objectives ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeRexObjective:
+    """-L_diag + λ_r L̂_off on batch-normalised outputs, the paper's loss.
+
+    Attributes:
+        lambda_r: weight of the off-diagonal penalty.
+        normalise: batch-normalise both outputs, each half by its own statistics. Without it L_diag has no
+            maximum: for exact tests, not for training.
+        double_sampling: take the two factors of ∂L_off from different halves. False is the biased loss.
+    """
+
+    lambda_r: float = REFERENCE_LAMBDA_R
+    normalise: bool = True
+    double_sampling: bool = True
+    tied: ClassVar[bool] = False
+
+    def __call__(self, first: Half, second: Half) -> Estimate:
+        sigmas = [self._sigma(half) for half in (first, second)]
+        if self.double_sampling:
+            off = double_sampled_off_loss(*sigmas)
+        else:
+            off = (off_loss(sigmas[0]) + off_loss(sigmas[1])) / 2
+        diag = (diag_loss(sigmas[0]) + diag_loss(sigmas[1])) / 2
+        return Estimate(-diag + self.lambda_r * off, both_statistics(first, second))
+
+    def _sigma(self, half: Half) -> Float[Array, "k k"]:
+        if not self.normalise:
+            return sigma_hat(*half)
+        f, _ = batch_normalise(half.f, half.weights)
+        g, _ = batch_normalise(half.g, half.weights)
+        return sigma_hat(f, g, half.weights)
+
+
+@dataclass(frozen=True)
+class NestedObjective:
+    """Nested low-rank approximation of the centred operator: a true, ordered SVD, also at large k.
+
+    ‖M₀ - Σ_i f_i g_iᵀ‖² = const - 2 tr Σ + tr(C_f C_g), with Σ = Cov(f, g), C_f = Cov(f), C_g = Cov(g), M₀ the
+    operator without its constant mode. Component i minimises it with all components j < i held fixed:
+
+        L = Σ_i [ -2 Σ_ii + C_f,ii C_g,ii + 2 Σ_{j<i} C_f,ij C_g,ij ],    f_j, g_j stopped in the last sum,
+
+    so that it finds the i-th singular pair by itself, whatever comes after it. Covariances are centred by their
+    own half and carry Bessel's factor, hence unbiased; C_f and C_g come from different halves, hence their
+    product and its gradient are too. Outputs are not normalised: f_i and g_i share a free factor (c, 1/c), and
+    E f_i² E g_i² = σ_i² at the minimum. Statistics are read after both are rescaled to unit variance.
+    """
+
+    tied: ClassVar[bool] = False
+
+    def __call__(self, first: Half, second: Half) -> Estimate:
+        (cross_1, f_1, g_1), (cross_2, f_2, g_2) = (_nested_covariances(half) for half in (first, second))
+        linear = -(jnp.sum(cross_1) + jnp.sum(cross_2))  # -2 tr Σ, averaged over the halves
+        quadratic = jnp.sum(f_1 * g_2 + f_2 * g_1) / 2
+        return Estimate(linear + quadratic, both_statistics(first, second))
+
+
+@dataclass(frozen=True)
+class GraphDrawingObjective:
+    """The Laplacian baseline (appendix C; Wu et al.) behind the same interface: g is f itself.
+
+    Attributes: see `derex.decomposition.laplacian.graph_drawing_loss`.
+    """
+
+    lambda_r: float = REFERENCE_LAMBDA_R
+    paired: bool = False
+    normalise: bool = False
+    tied: ClassVar[bool] = True
+
+    def __call__(self, first: Half, second: Half) -> Estimate:
+        from derex.decomposition.laplacian import graph_drawing_loss
+
+        loss = graph_drawing_loss(first, second, self.lambda_r, paired=self.paired, normalise=self.normalise)
+        return Estimate(loss, both_statistics(first, second))
+
+
+def make_objective(name: str, k: int, lambda_r: float | str = REFERENCE_LAMBDA_R) -> Objective:
+    """The objective of that name for k features."""
+    weight = penalty_weight(lambda_r, k)
+    objectives: dict[str, Objective] = {
+        "derex": DeRexObjective(weight),
+        "nested": NestedObjective(),
+        "laplacian": GraphDrawingObjective(weight),
+    }
+    if name not in objectives:
+        raise ValueError(f"objective: expected one of {', '.join(map(repr, objectives))}; got {name!r}.")
+    return objectives[name]
+
+
+def both_statistics(first: Half, second: Half) -> Statistics:
+    """Mean of what the halves say: moments, and Σ̂ after each output is rescaled to zero mean and unit variance."""
+    halves = [Half(sg(half.f), sg(half.g), half.weights) for half in (first, second)]
+    seen = [_statistics(half) for half in halves]
+
+    def mean(a: Array, b: Array) -> Array:
+        return (a + b) / 2
+
+    return Statistics(
+        Moments(*map(mean, seen[0].f, seen[1].f)),
+        Moments(*map(mean, seen[0].g, seen[1].g)),
+        mean(seen[0].sigma, seen[1].sigma),
+    )
+
+
+def _statistics(half: Half) -> Statistics:
+    f, f_moments = batch_normalise(half.f, half.weights)
+    g, g_moments = batch_normalise(half.g, half.weights)
+    return Statistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
+
+
+def _mean_off_diagonal(matrix: Float[Array, "k k"]) -> Float[Array, ""]:
+    k = matrix.shape[0]
+    return (jnp.sum(matrix) - jnp.trace(matrix)) / max(k * k - k, 1)
+
+
+def _nested_covariances(
+    half: Half,
+) -> tuple[Float[Array, " k"], Float[Array, "k k"], Float[Array, "k k"]]:
+    """diag Σ and the nested C_f, C_g of a half: unbiased, lower-triangular, later components only."""
+    rows = half.f.shape[0] if half.weights is None else jnp.sum(half.weights)
+    bessel = rows / jnp.maximum(rows - 1.0, 1.0)
+    f = half.f - weighted_mean(half.f, half.weights)
+    g = half.g - weighted_mean(half.g, half.weights)
+    cross = bessel * weighted_mean(f * g, half.weights)
+    return cross, bessel * _nested_gram(f, half.weights), bessel * _nested_gram(g, half.weights)
+
+
+def _nested_gram(z: Float[Array, "b k"], weights: Float[Array, " b"] | None) -> Float[Array, "k k"]:
+    """Rows i, columns j <= i of E[z zᵀ] with z_j stopped for j < i; √2 so that products count each pair twice."""
+    below = jnp.tril(sigma_hat(z, sg(z), weights), -1)
+    return jnp.sqrt(2.0) * below + jnp.diag(weighted_mean(jnp.square(z), weights))
+
+
+__all__ = [
+    "EPSILON",
+    "DeRexObjective",
+    "Estimate",
+    "GraphDrawingObjective",
+    "Half",
+    "NestedObjective",
+    "Objective",
+    "combined_loss",
+    "diag_loss",
+    "double_sampled_off_loss",
+    "make_objective",
+    "moments",
+    "off_loss",
+    "off_value",
+    "penalty_weight",
+    "sigma_hat",
+]
