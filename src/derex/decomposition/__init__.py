@@ -1,1 +1,40 @@
-"""The decomposition of experience: the paper's core, as functions on arrays."""
+"""The paper's core as pure functions on arrays: objectives, normalisation, bonus, and the exact answers."""
+
+from derex.decomposition.bonus import bonus
+from derex.decomposition.laplacian import graph_drawing_loss
+from derex.decomposition.normalisation import batch_normalise
+from derex.decomposition.objectives import (
+    DeRexObjective,
+    Estimate,
+    GraphDrawingObjective,
+    NestedObjective,
+    Objective,
+    combined_loss,
+    diag_loss,
+    double_sampled_off_loss,
+    make_objective,
+    off_loss,
+    off_value,
+    penalty_weight,
+)
+from derex.decomposition.pairs import Half, sigma_hat
+
+__all__ = [
+    "DeRexObjective",
+    "Estimate",
+    "GraphDrawingObjective",
+    "Half",
+    "NestedObjective",
+    "Objective",
+    "batch_normalise",
+    "bonus",
+    "combined_loss",
+    "diag_loss",
+    "double_sampled_off_loss",
+    "graph_drawing_loss",
+    "make_objective",
+    "off_loss",
+    "off_value",
+    "penalty_weight",
+    "sigma_hat",
+]

@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import Float
 
 from derex.decomposition.normalisation import moments, standardise, weighted_mean
-from derex.decomposition.pairs import Half
+from derex.decomposition.pairs import Half, sigma_hat
 
 
 def attraction(
@@ -69,8 +69,7 @@ def graph_drawing_loss(
 
 def _excess(f: Float[Array, "b k"], weights: Float[Array, " b"] | None) -> Float[Array, "k k"]:
     """E[f fᵀ] - I."""
-    second_moment = weighted_mean(f[:, :, None] * f[:, None, :], weights)
-    return second_moment - jnp.eye(f.shape[-1])
+    return sigma_hat(f, f, weights) - jnp.eye(f.shape[-1])
 
 
 def _normalised(half: Half) -> Half:

@@ -39,7 +39,9 @@ def moments(z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None) -
     return Moments(mean, weighted_mean(jnp.square(z - mean), weights))
 
 
-def standardise(z: Float[Array, "*b k"], statistics: Moments, epsilon: float = EPSILON) -> Float[Array, "*b k"]:
+def standardise(
+    z: Float[Array, "*b k"], statistics: Moments, epsilon: float = EPSILON
+) -> Float[Array, "*b k"]:
     """(z - mean) / √(variance + ε) with the given statistics."""
     return (z - statistics.mean) / jnp.sqrt(statistics.variance + epsilon)
 

@@ -16,25 +16,12 @@ from jax import Array
 from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
-from derex.decomposition.normalisation import (
-    EPSILON,
-    Moments,
-    Statistics,
-    batch_normalise,
-    moments,
-    weighted_mean,
-)
+from derex.decomposition.laplacian import graph_drawing_loss
+from derex.decomposition.normalisation import Statistics, batch_normalise, weighted_mean
+from derex.decomposition.pairs import Half, both_statistics, sigma_hat
 
 REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
 REFERENCE_LAMBDA_R = 10.0
-
-
-class Half(NamedTuple):
-    """Outputs of both networks on one half of the data; row i of `f` and of `g` come from the same pair."""
-
-    f: Float[Array, "b k"]
-    g: Float[Array, "b k"]
-    weights: Float[Array, " b"] | None = None
 
 
 class Estimate(NamedTuple):
@@ -53,15 +40,6 @@ class Objective(Protocol):
 
 
 # --- The pieces, by equation -------------------------------------------------------------------------------------
-
-
-def sigma_hat(
-    f: Float[Array, "b k"], g: Float[Array, "b k"], weights: Float[Array, " b"] | None = None
-) -> Float[Array, "k k"]:
-    """Σ̂(θ) = 1/b Σ_i f(s_i) g(s'_i)ᵀ (Section 4); over a whole data set it is Σ(θ)."""
-    if weights is None:
-        return f.T @ g / f.shape[0]
-    return (f * weights[:, None]).T @ g / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def diag_loss(sigma: Float[Array, "k k"]) -> Float[Array, ""]:
@@ -100,7 +78,7 @@ def penalty_weight(lambda_r: float | str, k: int) -> float:
     """
     if lambda_r == "grow":
         return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
-    if isinstance(lambda_r, str) or isinstance(lambda_r, bool) or not lambda_r >= 0.0:
+    if isinstance(lambda_r, str | bool) or not lambda_r >= 0.0:
         raise ValueError(f"lambda_r: expected a number >= 0 or 'grow', got {lambda_r!r}.")
     return float(lambda_r)
 
@@ -178,8 +156,6 @@ class GraphDrawingObjective:
     tied: ClassVar[bool] = True
 
     def __call__(self, first: Half, second: Half) -> Estimate:
-        from derex.decomposition.laplacian import graph_drawing_loss
-
         loss = graph_drawing_loss(first, second, self.lambda_r, paired=self.paired, normalise=self.normalise)
         return Estimate(loss, both_statistics(first, second))
 
@@ -195,27 +171,6 @@ def make_objective(name: str, k: int, lambda_r: float | str = REFERENCE_LAMBDA_R
     if name not in objectives:
         raise ValueError(f"objective: expected one of {', '.join(map(repr, objectives))}; got {name!r}.")
     return objectives[name]
-
-
-def both_statistics(first: Half, second: Half) -> Statistics:
-    """Mean of what the halves say: moments, and Σ̂ after each output is rescaled to zero mean and unit variance."""
-    halves = [Half(sg(half.f), sg(half.g), half.weights) for half in (first, second)]
-    seen = [_statistics(half) for half in halves]
-
-    def mean(a: Array, b: Array) -> Array:
-        return (a + b) / 2
-
-    return Statistics(
-        Moments(*map(mean, seen[0].f, seen[1].f)),
-        Moments(*map(mean, seen[0].g, seen[1].g)),
-        mean(seen[0].sigma, seen[1].sigma),
-    )
-
-
-def _statistics(half: Half) -> Statistics:
-    f, f_moments = batch_normalise(half.f, half.weights)
-    g, g_moments = batch_normalise(half.g, half.weights)
-    return Statistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
 
 
 def _mean_off_diagonal(matrix: Float[Array, "k k"]) -> Float[Array, ""]:
@@ -239,23 +194,3 @@ def _nested_gram(z: Float[Array, "b k"], weights: Float[Array, " b"] | None) -> 
     """Rows i, columns j <= i of E[z zᵀ] with z_j stopped for j < i; √2 so that products count each pair twice."""
     below = jnp.tril(sigma_hat(z, sg(z), weights), -1)
     return jnp.sqrt(2.0) * below + jnp.diag(weighted_mean(jnp.square(z), weights))
-
-
-__all__ = [
-    "EPSILON",
-    "DeRexObjective",
-    "Estimate",
-    "GraphDrawingObjective",
-    "Half",
-    "NestedObjective",
-    "Objective",
-    "combined_loss",
-    "diag_loss",
-    "double_sampled_off_loss",
-    "make_objective",
-    "moments",
-    "off_loss",
-    "off_value",
-    "penalty_weight",
-    "sigma_hat",
-]
