@@ -1,1 +1,27 @@
+"""derex: singular-value decomposition of an agent's experience (De-Rex, ICML 2023), in JAX.
 
+`DeRex` learns it from pairs (state, next state); `exact` has the ground truth for enumerable problems.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from derex._version import __version__
+
+if TYPE_CHECKING:
+    from derex.decomposition import exact
+    from derex.estimators import DeRex
+
+__all__ = ["DeRex", "__version__", "exact"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `derex --help` does not wait for JAX and scikit-learn."""
+    if name == "DeRex":
+        from derex.estimators import DeRex
+
+        return DeRex
+    if name == "exact":
+        from derex.decomposition import exact
+
+        return exact
+    raise AttributeError(f"module 'derex' has no attribute {name!r}")

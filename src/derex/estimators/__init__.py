@@ -1,0 +1,5 @@
+"""Estimators with scikit-learn conventions."""
+
+from derex.estimators.derex import DeRex
+
+__all__ = ["DeRex"]

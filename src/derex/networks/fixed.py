@@ -1,0 +1,56 @@
+"""Parts of a network that are set from data once and never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, PyTree
+
+BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
+
+
+class Fixed(eqx.Module):
+    """An array that the optimiser does not see."""
+
+    value: Array
+
+
+def trainable(tree: PyTree) -> PyTree:
+    """A mask over a tree of modules: floating-point arrays outside of `Fixed`."""
+
+    def mask(leaf: PyTree) -> PyTree:
+        return jax.tree.map(lambda _: False, leaf) if isinstance(leaf, Fixed) else eqx.is_inexact_array(leaf)
+
+    return jax.tree.map(mask, tree, is_leaf=lambda leaf: isinstance(leaf, Fixed))
+
+
+class Standardise(eqx.Module):
+    """(x - mean) / reach, reach the largest distance from the mean: one-hot stays one-hot, any unit becomes order 1."""
+
+    mean: Fixed
+    reach: Fixed
+
+    def __init__(self, size: int):
+        self.mean, self.reach = Fixed(jnp.zeros(size)), Fixed(jnp.ones(size))
+
+    def prepared(self, rows: np.ndarray) -> Standardise:
+        total = sum(block.sum(axis=0, dtype=np.float64) for block in blocks(rows))
+        mean = np.asarray(total) / len(rows)
+        reach = np.max([np.abs(block - mean).max(axis=0) for block in blocks(rows)], axis=0)
+        reach = np.where(reach > 0.0, reach, 1.0)
+        fixed = tuple(Fixed(jnp.asarray(value, jnp.float32)) for value in (mean, reach))
+        return eqx.tree_at(lambda s: (s.mean, s.reach), self, fixed)
+
+    def __call__(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
+        return (x - self.mean.value) / self.reach.value
+
+
+def blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The array in pieces of bounded size, for one pass over data larger than memory."""
+    rows = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
+    return (array[i : i + rows] for i in range(0, len(array), rows))
