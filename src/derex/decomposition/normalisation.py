@@ -14,6 +14,9 @@ from jax import Array
 from jaxtyping import Float
 
 EPSILON = 1e-5  # added to variances before the square root
+READING_EPSILON = (
+    1e-12  # the same where statistics are read: outputs of any scale have correlation 1 with themselves
+)
 DECAY = 0.99  # of the running statistics: the last hundred updates, roughly
 
 
@@ -51,7 +54,7 @@ def batch_normalise(
 ) -> tuple[Float[Array, "b k"], Moments]:
     """Zero mean and unit variance over the rows that count; gradients flow through the statistics.
 
-    Rows of weight 0 are transformed too but influence nothing.
+    Rows of weight 0 are transformed too but influence nothing; their values must be finite.
     """
     statistics = moments(z, weights)
     return standardise(z, statistics, epsilon), statistics

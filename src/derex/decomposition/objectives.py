@@ -8,8 +8,9 @@ two expectations; estimating both from the same rows biases it (Theorem 4), taki
 Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.normalisation`).
 """
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import Array
@@ -31,6 +32,7 @@ class Estimate(NamedTuple):
     statistics: Statistics
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A decomposition objective: pure, hashable, and ignorant of networks."""
 
@@ -70,7 +72,7 @@ def off_value(first: Float[Array, "k k"], second: Float[Array, "k k"]) -> Float[
     return _mean_off_diagonal(first * second)
 
 
-def penalty_weight(lambda_r: float | str, k: int) -> float:
+def penalty_weight(lambda_r: float | int | str, k: int) -> float:
     """λ_r as a number; "grow" is λ_r (k - 1) / 15 with the paper's λ_r = 10 at k = 16.
 
     L_diag averages k entries and L_off k² - k of them, so the penalty on each pair fades like 1/k against the
@@ -78,8 +80,8 @@ def penalty_weight(lambda_r: float | str, k: int) -> float:
     """
     if lambda_r == "grow":
         return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
-    if isinstance(lambda_r, str | bool) or not lambda_r >= 0.0:
-        raise ValueError(f"lambda_r: expected a number >= 0 or 'grow', got {lambda_r!r}.")
+    if isinstance(lambda_r, str | bool) or not 0.0 <= lambda_r < math.inf:
+        raise ValueError(f"lambda_r: expected a finite number >= 0 or 'grow', got {lambda_r!r}.")
     return float(lambda_r)
 
 
@@ -160,7 +162,7 @@ class GraphDrawingObjective:
         return Estimate(loss, both_statistics(first, second))
 
 
-def make_objective(name: str, k: int, lambda_r: float | str = REFERENCE_LAMBDA_R) -> Objective:
+def make_objective(name: str, k: int, lambda_r: float | int | str = REFERENCE_LAMBDA_R) -> Objective:
     """The objective of that name for k features."""
     weight = penalty_weight(lambda_r, k)
     objectives: dict[str, Objective] = {

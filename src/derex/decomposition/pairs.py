@@ -10,7 +10,7 @@ from jax import Array
 from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
-from derex.decomposition.normalisation import Moments, Statistics, batch_normalise
+from derex.decomposition.normalisation import READING_EPSILON, Moments, Statistics, batch_normalise
 
 
 class Half(NamedTuple):
@@ -34,9 +34,11 @@ def both_statistics(first: Half, second: Half) -> Statistics:
     """Mean of what the halves say: moments, and Σ̂ after each output is rescaled to zero mean and unit variance."""
     halves = [Half(sg(half.f), sg(half.g), half.weights) for half in (first, second)]
     seen = [_statistics(half) for half in halves]
+    rows = [_rows(half) for half in halves]
+    share = rows[0] / jnp.maximum(rows[0] + rows[1], 1.0)  # a half that its mask empties says nothing
 
     def mean(a: Array, b: Array) -> Array:
-        return (a + b) / 2
+        return share * a + (1.0 - share) * b
 
     return Statistics(
         Moments(*map(mean, seen[0].f, seen[1].f)),
@@ -46,6 +48,10 @@ def both_statistics(first: Half, second: Half) -> Statistics:
 
 
 def _statistics(half: Half) -> Statistics:
-    f, f_moments = batch_normalise(half.f, half.weights)
-    g, g_moments = batch_normalise(half.g, half.weights)
+    f, f_moments = batch_normalise(half.f, half.weights, READING_EPSILON)
+    g, g_moments = batch_normalise(half.g, half.weights, READING_EPSILON)
     return Statistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
+
+
+def _rows(half: Half) -> Float[Array, ""]:
+    return jnp.asarray(half.f.shape[0], half.f.dtype) if half.weights is None else jnp.sum(half.weights)

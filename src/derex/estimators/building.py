@@ -9,8 +9,8 @@ from jaxtyping import PRNGKeyArray
 
 from derex.decomposition.objectives import Objective
 from derex.estimators import validation as check
-from derex.estimators.data import on_device
-from derex.estimators.training import Networks, Side, starting_side
+from derex.estimators.data import map_rows, sample_rows
+from derex.estimators.training import Networks, Side, plain_side, starting_side
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind
 
@@ -37,28 +37,25 @@ def default_learning_rate(encoder: Any) -> float:
 
 
 def input_specs(rows: Sides, kinds: Sides, n_states: Any, tied: bool) -> Sides:
-    """Shapes and table sizes of both sides; a tied objective needs them to be the same."""
+    """Shapes, types and table sizes of both sides; a tied objective needs them to be the same."""
     declared = n_states if isinstance(n_states, tuple | list) else (n_states, n_states)
-    if len(declared) != 2:
-        raise ValueError(f"n_states: expected an integer or a pair (for X, for Y); got {n_states!r}.")
     specs = [_spec(*each) for each in zip("XY", rows, kinds, declared, strict=True)]
     if not tied:
         return Sides(*specs)
-    if kinds.x != kinds.y or specs[0].shape != specs[1].shape:
+    if kinds.x != kinds.y or specs[0].shape != specs[1].shape or specs[0].dtype != specs[1].dtype:
         raise ValueError(
             "objective: 'laplacian' has one network for X and Y, so both need the same encoder and rows of the same "
-            f"shape; got {specs[0].shape} and {specs[1].shape}."
+            f"shape and type; got {specs[0].shape} {specs[0].dtype} and {specs[1].shape} {specs[1].dtype}."
         )
     shared = specs[0]._replace(n_ids=max(spec.n_ids for spec in specs))
     return Sides(shared, shared)
 
 
 def _spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: int | None) -> InputSpec:
+    dtype = check.device_dtype(rows.dtype, kind)
     if kind != "ids":
-        return InputSpec(tuple(rows.shape[1:]))
-    if declared is not None:
-        check.check_integer("n_states", declared, 2)
-    return InputSpec((), check.table_size(name, rows, declared))
+        return InputSpec(tuple(rows.shape[1:]), 0, kind, dtype)
+    return InputSpec((), check.table_size(name, rows, declared), kind, dtype)
 
 
 def build_network(encoder: Any, key: PRNGKeyArray, spec: InputSpec, k: int) -> eqx.Module:
@@ -78,13 +75,14 @@ def build_networks(
     rng: np.random.Generator,
 ) -> Networks:
     """f and g, their fixed parts set from the training rows."""
-    sample = np.sort(rng.choice(len(rows.x), size=min(len(rows.x), CALIBRATION_ROWS), replace=False))
+    sample = sample_rows(rng, len(rows.x), CALIBRATION_ROWS)
     encoders, keys = check.encoder_sides(encoder), jax.random.split(key)
     sides: list[Side] = []
     for i in range(1 if objective.tied else 2):
         network = build_network(encoders[i], keys[i], specs[i], k)
-        check.check_network(f"encoder (for {'XY'[i]})", network, rows[i], k)
+        check.check_network(f"encoder (for {'XY'[i]})", network, specs[i], k)
         if hasattr(network, "prepared"):
             network = network.prepared(rows[i])
-        sides.append(starting_side(network, on_device(rows[i][sample])))
+        outputs = map_rows(plain_side(network, k), rows[i], specs[i].dtype, sample)
+        sides.append(starting_side(network, outputs))
     return Networks(sides[0], sides[1] if len(sides) == 2 else None)

@@ -1,25 +1,27 @@
 """From checked arrays to a training source: on the device where it fits, from the host otherwise."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from derex.estimators.sources import AllPairs, Distinct, GivenRows, Rows, Source, distinct_rows, draw
-from derex.estimators.validation import as_device_dtype
 
 DEVICE_SHARE = 0.4  # of an accelerator's free memory that a data set may take
 CHUNK_STEPS = 200  # steps between looks at the progress
 CHUNK_BYTES = 1 << 26  # most that one chunk gathers on the host
+BLOCK_ROWS = 4096  # encoded at a time
+FEWEST_BLOCK_ROWS = 128  # smaller blocks are padded
 
 
-def on_device(array: np.ndarray) -> Array:
+def on_device(array: np.ndarray, dtype: str) -> Array:
     """Copied to the device in the type it is computed in."""
-    return jnp.asarray(np.asarray(array).astype(as_device_dtype(array.dtype), copy=False))
+    return jnp.asarray(np.asarray(array).astype(dtype, copy=False))
 
 
 def is_memory_mapped(array: Any) -> bool:
@@ -31,7 +33,7 @@ def is_memory_mapped(array: Any) -> bool:
     return False
 
 
-def fits_device(*arrays: np.ndarray) -> bool:
+def fits_device(arrays: tuple[np.ndarray, ...], dtypes: tuple[str, ...]) -> bool:
     """Whether the arrays can live on the device. Memory maps never do: they may be larger than memory."""
     if any(map(is_memory_mapped, arrays)):
         return False
@@ -40,7 +42,8 @@ def fits_device(*arrays: np.ndarray) -> bool:
     if limit is None:  # a CPU: the arrays are in its memory already
         return True
     free = limit - statistics.get("bytes_in_use", 0)
-    return sum(array.nbytes for array in arrays) <= DEVICE_SHARE * free
+    needed = sum(a.size * np.dtype(dtype).itemsize for a, dtype in zip(arrays, dtypes, strict=True))
+    return needed <= DEVICE_SHARE * free
 
 
 class PairData:
@@ -48,60 +51,111 @@ class PairData:
 
     Attributes:
         chunk: how many steps to run between looks at the progress.
+        source: what a training step takes its two halves from.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, batch_size: int):
-        self.x, self.y, self.n, self.half = x, y, len(x), batch_size // 2
-        self.on_host = not fits_device(x, y)
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        dtypes: tuple[str, str],
+        batch_size: int,
+        rng: np.random.Generator,
+    ):
+        self.x, self.y, self.dtypes, self.rng = x, y, dtypes, rng
+        self.half = batch_size // 2
+        self.distinct_x: Distinct | None = None
+        self.counted: tuple[np.ndarray, np.ndarray] | None = (
+            None  # where each distinct pair is, and how often
+        )
         self.chunk = CHUNK_STEPS
-        self.source = self._from_host() if self.on_host else self._from_device()
+        self.source = self._from_device() if fits_device((x, y), dtypes) else self._from_host()
 
     def _from_host(self) -> Source:
         row_bytes = self.x[:1].nbytes + self.y[:1].nbytes
         self.chunk = int(np.clip(CHUNK_BYTES // (2 * self.half * row_bytes), 1, CHUNK_STEPS))
-        self.distinct_x: Distinct | None = None
-        return GivenRows(self.half)
+        return GivenRows()
 
     def _from_device(self) -> Source:
         distinct = [distinct_rows(side, most=2 * self.half) for side in (self.x, self.y)]
         self.distinct_x = distinct[0]
         x, y = (
-            on_device(side if found is None else side[found.first])
-            for side, found in zip((self.x, self.y), distinct, strict=True)
+            on_device(side if found is None else side[found.first], dtype)
+            for side, found, dtype in zip((self.x, self.y), distinct, self.dtypes, strict=True)
         )
         if distinct[0] is not None and distinct[1] is not None:
             code = distinct[0].inverse.astype(np.int64) * len(distinct[1].first) + distinct[1].inverse
-            pairs, counts = np.unique(code, return_counts=True)
+            pairs, first, counts = np.unique(code, return_index=True, return_counts=True)
             if len(pairs) <= 2 * self.half:
+                self.counted = first, counts.astype(np.float64)
                 x_ids, y_ids = (ids.astype(np.int32) for ids in np.divmod(pairs, len(distinct[1].first)))
                 return AllPairs(
                     x, y, jnp.asarray(x_ids), jnp.asarray(y_ids), jnp.asarray(counts, jnp.float32)
                 )
         ids = [None if found is None else jnp.asarray(found.inverse) for found in distinct]
-        return Rows(x, y, ids[0], ids[1], self.n, self.half)
+        return Rows(x, y, ids[0], ids[1])
 
-    def items(self, keys: PRNGKeyArray) -> Any:
-        """What the scan of a chunk consumes: keys, or on the host the very rows those keys draw."""
-        if not self.on_host:
-            return keys
-        rows = np.asarray(jax.vmap(lambda key: draw(key, self.n, self.half).ravel())(keys))
-        return on_device(self.x[rows]), on_device(self.y[rows])
+    def items(self, key: PRNGKeyArray, start: int, steps: int) -> Any:
+        """What the scan over updates start, …, start + steps - 1 consumes."""
+        if isinstance(self.source, AllPairs):
+            return None
+        numbers = draw(key, start, len(self.x), steps=steps, half=self.half)
+        if isinstance(self.source, Rows):
+            return numbers
+        # Each row once and in the order of the file, then to its places.
+        rows, places = np.unique(np.asarray(numbers), return_inverse=True)
+        places = places.reshape(numbers.shape)
+        return tuple(
+            on_device(np.asarray(side[rows]).astype(dtype, copy=False)[places], dtype)
+            for side, dtype in zip((self.x, self.y), self.dtypes, strict=True)
+        )
 
-    def calibration(self, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct rows of X with their counts where they are few, else evenly spaced rows, each counted once."""
+    def pairs(self, most: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+        """Numbers of the distinct pairs with their counts where they are known, else of a sample, each counted once."""
+        if self.counted is not None:
+            return self.counted
+        numbers = sample_rows(self.rng, len(self.x), most)
+        return numbers, np.ones(len(numbers))
+
+    def calibration(self, most: int) -> tuple[np.ndarray, Float[np.ndarray, " m"]]:
+        """Distinct rows of X with their counts where they are few, else a sample, each counted once."""
         if self.distinct_x is not None and len(self.distinct_x.first) <= most:
             counts = np.bincount(self.distinct_x.inverse, minlength=len(self.distinct_x.first))
             return self.x[self.distinct_x.first], counts.astype(np.float64)
-        rows = np.unique(np.linspace(0, self.n - 1, min(self.n, most)).astype(np.int64))
-        return np.asarray(self.x[rows]), np.ones(len(rows))
+        numbers = sample_rows(self.rng, len(self.x), most)
+        return np.asarray(self.x[numbers]), np.ones(len(numbers))
 
 
-def row_blocks(rows: np.ndarray, size: int) -> Iterator[tuple[Array, int]]:
+def sample_rows(rng: np.random.Generator, n: int, most: int) -> Int[np.ndarray, " m"]:
+    """At most `most` of n row numbers, without replacement, in order."""
+    return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))
+
+
+def map_rows(
+    function: Callable[[Array], Array],
+    rows: np.ndarray,
+    dtype: str,
+    numbers: Int[np.ndarray, " n"] | None = None,
+) -> Float[np.ndarray, "n *rest"]:
+    """A module's function of each row (of those with the given numbers), block by block."""
+    parts = [
+        np.asarray(_mapped(function, block), np.float32)[:n] for block, n in row_blocks(rows, dtype, numbers)
+    ]
+    return np.concatenate(parts)
+
+
+@eqx.filter_jit
+def _mapped(function: Callable[[Array], Array], rows: Array) -> Array:
+    return jax.vmap(function)(rows)
+
+
+def row_blocks(rows: np.ndarray, dtype: str, numbers: np.ndarray | None) -> Iterator[tuple[Array, int]]:
     """Blocks of rows on the device, the last padded to a power of two: few shapes, so few compilations."""
-    for start in range(0, len(rows), size):
-        block = np.asarray(rows[start : start + size])
+    for start in range(0, len(rows) if numbers is None else len(numbers), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        block = np.asarray(rows[part] if numbers is None else rows[numbers[part]])
         length = len(block)
-        padded = 1 << (length - 1).bit_length()
+        padded = max(1 << (length - 1).bit_length(), FEWEST_BLOCK_ROWS)
         if padded > length:
             block = np.concatenate([block, np.repeat(block[-1:], padded - length, axis=0)])
-        yield on_device(block), length
+        yield on_device(block, dtype), length

@@ -9,16 +9,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data  # pyrefly: ignore[missing-module-attribute]
 
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.decomposition.bonus import bonus as bonus_of
-from derex.decomposition.normalisation import Moments, read_statistics, standardise
+from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
-from derex.decomposition.support import fit_support
+from derex.decomposition.support import fit_support, raise_bonus
 from derex.estimators import validation as check
 from derex.estimators.building import (
     CALIBRATION_ROWS,
@@ -28,20 +28,21 @@ from derex.estimators.building import (
     input_specs,
     kinds_of,
 )
-from derex.estimators.data import PairData, is_memory_mapped, on_device, row_blocks
+from derex.estimators.data import PairData, is_memory_mapped, map_rows, on_device
 from derex.estimators.guards import FeatureSpan, Guard, NoGuard, SeenIds
+from derex.estimators.measuring import measure, squared_correlation
 from derex.estimators.progress import FitProgress
 from derex.estimators.sources import GivenRows
 from derex.estimators.training import (
-    Side,
+    Progress,
     TrainState,
     chunk_lengths,
     cosine_rates,
     initial_state,
+    reading_side,
     train_chunk,
 )
 
-BLOCK_ROWS = 4096  # encoded at a time by transform
 OBJECTIVES = ("derex", "nested", "laplacian")
 
 
@@ -65,14 +66,14 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         learning_rate: Adam's, with a cosine decay in `fit`; None takes the encoder's default.
         weighted_bonus: weights Σ̃⁻² in the bonus (the paper's); False is the plain norm.
         sigma_floor: smaller singular values count as this much in the weights.
-        novelty: give inputs unlike anything in training the largest bonus (see `bonus`).
+        novelty: give inputs unlike anything that `fit` saw the largest bonus (see `bonus`).
         n_states: size of the table for encoder="tabular", or a pair for X and Y; None: one past the largest id.
         random_state: seed; the same seed and data give the same result.
         verbose: show a progress bar.
 
     Attributes:
-        singular_values_: (k,), descending: the running mean of diag Σ̂.
-        sigma_: (k, k), the running mean of Σ̂ in the same order.
+        singular_values_: (k,), descending: diag Σ.
+        sigma_: (k, k), Σ over the training pairs; after `partial_fit`, the running mean of Σ̂.
         history_: dict of arrays `step`, `loss`, `trace`, `off_diagonal`, one entry a chunk of updates.
         n_iter_: updates so far.
 
@@ -120,23 +121,17 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Memory-mapped arrays are read batch by batch and never loaded whole.
         """
         objective = self._check_parameters()
-        rows = self._check_pairs(X, y, reset=True)
-        check.check_k(self.k, self.batch_size // 2, zip("XY", rows, self._kinds, strict=True))
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
-        state = self._untrained(objective, rows, seed)
-        data = PairData(*rows, self.batch_size)
-        draws = jax.random.fold_in(jax.random.key(seed), 1)
-        done, rate = 0, self._learning_rate()
-        with FitProgress(self.steps, enabled=self.verbose) as progress:
-            for length in chunk_lengths(self.steps, data.chunk):
-                items = data.items(jax.random.split(jax.random.fold_in(draws, done), length))
-                rates = jnp.asarray(cosine_rates(done, length, self.steps, rate))
-                state, seen = train_chunk(objective, data.source, state, items, rates)
-                done += length
-                self._record(done, seen)
-                progress.update(done, *self._history[-1][1:])
-        self._publish(state)
-        self._guard = self._seen_in(data)
+        kinds = kinds_of(self.encoder)
+        rows = self._check_pairs(X, y, kinds, reset=True)
+        specs = input_specs(rows, kinds, self.n_states, objective.tied)
+        check.check_k(self.k, self.batch_size // 2, zip("XY", rows, specs, strict=True))
+        state, draws, rng = self._untrained(objective, rows, specs)
+        data = PairData(*rows, (specs.x.dtype, specs.y.dtype), self.batch_size, rng)
+        state, history = self._train(objective, data, state, draws)
+        state = state._replace(running=measure(state.networks, data))
+        self._publish(specs, state, history, self._seen(specs, rows, objective.tied))
+        if self.novelty and isinstance(self._guards.x, NoGuard):
+            self._guards = self._guards._replace(x=self._feature_span(data))
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
@@ -145,24 +140,23 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         For streams. The halves must be independent: let them come from different episodes.
         """
         objective = self._check_parameters()
-        first = not hasattr(self, "_state")
-        rows = self._check_pairs(X, y, reset=first)
-        half = len(rows.x) // 2
-        if self.k >= half:
-            raise ValueError(
-                f"X: partial_fit needs more than 2 k + 1 = {2 * self.k + 1} rows in each batch, so that either half "
-                f"has more than k; got {len(rows.x)}. Use larger batches or a smaller k."
-            )
+        first = not self.__sklearn_is_fitted__()
+        kinds = kinds_of(self.encoder) if first else Sides(*(spec.kind for spec in self._specs))
+        if not first:
+            self._check_unchanged(objective)
+        rows = self._check_pairs(X, y, kinds, reset=first)
         if first:
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-            self._state = self._untrained(objective, rows, seed)
-        items = tuple(on_device(side)[None] for side in rows)
+            specs = input_specs(rows, kinds, self.n_states, objective.tied)
+            state, *_ = self._untrained(objective, rows, specs)
+            guards, history = self._seen(specs, rows, objective.tied), []
+        else:
+            specs, state, history = self._specs, self._state, self._history
+            guards = self._seen(specs, rows, objective.tied, self._guards)
+        items = tuple(on_device(side, spec.dtype)[None] for side, spec in zip(rows, specs, strict=True))
         rates = jnp.full(1, self._learning_rate(), jnp.float32)
-        state, seen = train_chunk(objective, GivenRows(half), self._state, items, rates)
-        self._record(int(state.step), seen)
-        self._publish(state)
-        if isinstance(self._guard, SeenIds):
-            self._guard = self._with_seen(self._guard.seen, rows.x)
+        state, seen = train_chunk(objective, GivenRows(), state, items, rates)
+        history.append(self._checked(int(state.step), seen))
+        self._publish(specs, state, history, guards)
         return self
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -173,15 +167,14 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Ids that a tabular model never saw have no representation: their rows are 0.
         """
         check_is_fitted(self)
-        return self._represent(self._check_x(X))
+        return self._represent(0, self._check_x(X))
 
     def transform_y(self, Y: Any) -> Float[np.ndarray, "n k"]:
         """g(y) for each row, standardised and ordered like `transform`."""
         check_is_fitted(self)
-        y = check.check_rows("Y", Y, self._kinds.y)
+        y = check.check_rows("Y", check.in_numpy_types(Y), self._specs.y.kind)
         check.check_like_fitted("Y", y, self._specs.y, type(self).__name__)
-        statistics = read_statistics(self._state.running)
-        return self._encode(self._state.networks.g_or_f, statistics.g, y)
+        return self._represent(1, y)
 
     def bonus(self, X: Any) -> Float[np.ndarray, " n"]:
         """‖f(x)‖_{Λ̃⁻¹} for each row (Section 4): large where the training data is rare.
@@ -189,25 +182,27 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         A network's norm says nothing about inputs unlike any it was trained on. With `novelty=True` such inputs are
         recognised (by ids never seen, or features that training does not span: `derex.decomposition.support`) and
         raised towards √2 times the largest bonus in training; every other bonus is exactly the norm. The user's own
-        modules take part if they have a `features` method; after `partial_fit` alone only ids are remembered.
+        modules take part if they have a `features` method. `partial_fit` remembers ids only.
         """
         check_is_fitted(self)
+        self._check_bonus_parameters()
         x = self._check_x(X)
-        plain = self._norm(self._represent(x))
+        plain = self._norm(self._represent(0, x))
         if not self.novelty:
             return plain
-        features = self._features(x) if self._guard.needs_features else None
-        return self._guard(x, features, plain)
+        guard = self._guards.x
+        excess = guard.excess(x, self._features(x) if guard.needs_features else None)
+        return raise_bonus(plain, excess, self._largest_bonus()) if excess.any() else plain
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Squared correlation captured on these pairs: ‖C_f^-½ Σ C_g^-½‖²_F, at most the sum of k squared σ.
 
         The VAMP-2 score: invariant to mixing features, so it can compare models on held-out pairs.
         """
-        f, g = self.transform(X).astype(np.float64), self.transform_y(y).astype(np.float64)
-        f, g = f - f.mean(axis=0), g - g.mean(axis=0)
-        f_basis, g_basis = (_orthonormal(side) for side in (f, g))
-        return float(np.sum((f_basis.T @ g_basis) ** 2))
+        check.check_given(y, type(self).__name__)
+        f, g = self.transform(X), self.transform_y(y)
+        check.check_lengths(f, g)
+        return squared_correlation(f, g)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file (no code in it), atomically."""
@@ -239,7 +234,12 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return self.k
+        return len(self.singular_values_)
+
+    @property
+    def history_(self) -> dict[str, Float[np.ndarray, " entries"]]:
+        columns = np.asarray(self._history, np.float64).T
+        return dict(zip(("step", "loss", "trace", "off_diagonal"), columns, strict=True))
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -247,130 +247,148 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check.check_integer("k", self.k, 1)
         check.check_integer("batch_size", self.batch_size, check.FEWEST_ROWS)
         check.check_integer("steps", self.steps, 1)
-        check.check_number("sigma_floor", self.sigma_floor, 0.0)
         if self.learning_rate is not None:
             check.check_number("learning_rate", self.learning_rate, 0.0, inclusive=False)
+        if not isinstance(self.lambda_r, str):
+            check.check_number("lambda_r", self.lambda_r, 0.0)
         check.check_choice("objective", self.objective, OBJECTIVES)
-        self._kinds = kinds_of(self.encoder)
+        check.check_n_states(self.n_states, kinds_of(self.encoder))
+        self._check_bonus_parameters()
         return make_objective(self.objective, self.k, self.lambda_r)
 
-    def _check_pairs(self, X: Any, y: Any, reset: bool) -> Sides:
-        if y is None:
+    def _check_bonus_parameters(self) -> None:
+        check.check_flag("weighted_bonus", self.weighted_bonus)
+        check.check_flag("novelty", self.novelty)
+        check.check_number("sigma_floor", self.sigma_floor, 0.0)
+
+    def _check_unchanged(self, objective: Objective) -> None:
+        """What `partial_fit` continues is the same model."""
+        if self.k != len(self.singular_values_):
             raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None: row i of y "
-                "is what followed row i of X."
+                f"k: changed from {len(self.singular_values_)} to {self.k} since the first batch. Set it back, or "
+                "start afresh: sklearn.base.clone(model)."
             )
-        if self._kinds == ("vectors", "vectors"):
+        if objective.tied != (self._state.networks.g is None):
+            raise ValueError(
+                f"objective: {self.objective!r} needs other networks than the model has. Set it back, or start afresh: "
+                "sklearn.base.clone(model)."
+            )
+
+    def _check_pairs(self, X: Any, y: Any, kinds: Sides, reset: bool) -> Sides:
+        check.check_given(y, type(self).__name__)
+        X, y = check.in_numpy_types(X), check.in_numpy_types(y)
+        if kinds == ("vectors", "vectors"):
             options = {"reset": reset, "ensure_min_samples": check.FEWEST_ROWS}
             checked = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
             X, y = (a if is_memory_mapped(a) else b for a, b in zip((X, y), checked, strict=True))
-        rows = Sides(check.check_rows("X", X, self._kinds.x), check.check_rows("Y", y, self._kinds.y))
-        check.check_pairs(rows.x, rows.y)
+        rows = Sides(check.check_rows("X", X, kinds.x), check.check_rows("Y", y, kinds.y))
+        check.check_pairs(rows.x, rows.y, self.k)
         if not reset:
             check.check_like_fitted("X", rows.x, self._specs.x, type(self).__name__)
             check.check_like_fitted("Y", rows.y, self._specs.y, type(self).__name__)
         return rows
 
     def _check_x(self, X: Any) -> np.ndarray:
-        if self._kinds == ("vectors", "vectors") and not is_memory_mapped(X):
+        spec, X = self._specs.x, check.in_numpy_types(X)
+        if spec.kind == self._specs.y.kind == "vectors" and not is_memory_mapped(X):
             X = validate_data(self, X, reset=False)
-        x = check.check_rows("X", X, self._kinds.x)
-        check.check_like_fitted("X", x, self._specs.x, type(self).__name__)
+        x = check.check_rows("X", X, spec.kind)
+        check.check_like_fitted("X", x, spec, type(self).__name__)
         return x
 
-    def _untrained(self, objective: Objective, rows: Sides, seed: int) -> TrainState:
-        """Fresh networks for this data."""
-        self._specs = input_specs(rows, self._kinds, self.n_states, objective.tied)
-        key, rng = jax.random.key(seed), np.random.default_rng(seed)
-        networks = build_networks(self.encoder, key, self._specs, self.k, objective, rows, rng)
-        self._history: list[tuple[float, ...]] = []
-        self._guard = self._fresh_guard()
-        return initial_state(networks, self.k)
+    def _untrained(
+        self, objective: Objective, rows: Sides, specs: Sides
+    ) -> tuple[TrainState, PRNGKeyArray, np.random.Generator]:
+        """Fresh networks for this data, and what the rest of the fit draws from."""
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        build, draws = jax.random.split(jax.random.key(seed))
+        rng = np.random.default_rng(seed)
+        networks = build_networks(self.encoder, build, specs, self.k, objective, rows, rng)
+        return initial_state(networks, self.k), draws, rng
+
+    def _train(
+        self, objective: Objective, data: PairData, state: TrainState, draws: PRNGKeyArray
+    ) -> tuple[TrainState, list[tuple[float, ...]]]:
+        """All updates of a fit, a chunk at a time."""
+        history, done = [], 0
+        lengths = chunk_lengths(self.steps, data.chunk)
+        items = data.items(draws, 0, lengths[0])
+        with FitProgress(self.steps, enabled=bool(self.verbose)) as progress:
+            for length, following in zip(lengths, [*lengths[1:], 0], strict=True):
+                rates = jnp.asarray(cosine_rates(done, length, self.steps, self._learning_rate()))
+                state, seen = train_chunk(objective, data.source, state, items, rates)
+                done += length
+                if following:  # gathered while the device is busy
+                    items = data.items(draws, done, following)
+                history.append(self._checked(done, seen))
+                progress.update(done, *history[-1][1:])
+        return state, history
 
     def _learning_rate(self) -> float:
-        return (
-            default_learning_rate(self.encoder) if self.learning_rate is None else float(self.learning_rate)
-        )
+        given = self.learning_rate
+        return default_learning_rate(self.encoder) if given is None else float(given)
 
-    def _record(self, step: int, seen: Any) -> None:
-        values = tuple(float(value) for value in seen)
-        if not np.all(np.isfinite(values)):
+    def _checked(self, step: int, seen: Progress) -> tuple[float, ...]:
+        """An entry of the history, if training still makes sense."""
+        if not seen.finite:
             raise FloatingPointError(
-                f"Training diverged at update {step}: loss {values[0]}. Lower learning_rate "
+                f"Training diverged at update {step}: loss {float(seen.loss)}. Lower learning_rate "
                 f"(now {self._learning_rate():g}) or check the scale of the inputs."
             )
-        self._history.append((float(step), *values))
+        return (float(step), float(seen.loss), float(seen.trace), float(seen.off_diagonal))
 
-    def _publish(self, state: TrainState) -> None:
-        """Set the fitted attributes from the training state."""
-        self._state = state
-        sigma = np.asarray(read_statistics(state.running).sigma)
+    def _publish(
+        self, specs: Sides, state: TrainState, history: list[tuple[float, ...]], guards: Sides
+    ) -> None:
+        """Set everything that makes a model fitted."""
+        self._specs, self._state, self._history, self._guards = specs, state, history, guards
+        sigma = np.asarray(read_statistics(state.running).sigma, np.float32)
         self._order = np.argsort(-np.diag(sigma), kind="stable")
         self.sigma_ = sigma[np.ix_(self._order, self._order)]
         self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
         self.n_iter_ = int(state.step)
-        columns = np.asarray(self._history, np.float64).T
-        self.history_ = dict(zip(("step", "loss", "trace", "off_diagonal"), columns, strict=True))
 
-    def _represent(self, x: np.ndarray) -> Float[np.ndarray, "n k"]:
-        statistics = read_statistics(self._state.running)
-        f = self._encode(self._state.networks.f, statistics.f, x)
-        return f * self._guard.seen[x][:, None] if isinstance(self._guard, SeenIds) else f
+    def _represent(self, side: int, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
+        """Standardised, ordered outputs of f (side 0) or g (side 1); 0 for ids never seen."""
+        networks, seen = self._state.networks, read_statistics(self._state.running)
+        network, moments = ((networks.f, seen.f), (networks.g_or_f, seen.g))[side]
+        dtype = check.device_dtype(rows.dtype, self._specs[side].kind)
+        values = map_rows(reading_side(network, moments), rows, dtype)[:, self._order]
+        guard = self._guards[side]
+        return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
-    def _encode(self, side: Side, statistics: Moments, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
-        parts = [
-            np.asarray(_standardised(side, statistics, block))[:n]
-            for block, n in row_blocks(rows, BLOCK_ROWS)
-        ]
-        return np.concatenate(parts)[:, self._order]
+    def _features(self, rows: np.ndarray) -> Float[np.ndarray, "n h"]:
+        dtype = check.device_dtype(rows.dtype, self._specs.x.kind)
+        return map_rows(self._state.networks.f.network.features, rows, dtype).reshape(len(rows), -1)
 
-    def _features(self, rows: np.ndarray) -> np.ndarray:
-        f = self._state.networks.f
-        return np.concatenate(
-            [np.asarray(_features(f, block))[:n] for block, n in row_blocks(rows, BLOCK_ROWS)]
-        )
+    def _norm(self, f: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
+        sigma, floor = self.singular_values_, float(self.sigma_floor)
+        weighted = bool(self.weighted_bonus)
+        if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
+            f, sigma = f[:, sigma > 0.0], sigma[sigma > 0.0]
+        return map_rows(eqx.Partial(bonus_of, sigma=sigma, weighted=weighted, floor=floor), f, "float32")
 
-    def _norm(self, f: np.ndarray) -> Float[np.ndarray, " n"]:
-        return np.asarray(
-            bonus_of(
-                jnp.asarray(f), jnp.asarray(self.singular_values_), self.weighted_bonus, self.sigma_floor
-            )
-        )
+    def _largest_bonus(self) -> float:
+        """Of what training saw."""
+        guard = self._guards.x
+        if isinstance(guard, SeenIds):
+            return float(self._norm(self._represent(0, np.flatnonzero(guard.seen))).max())
+        return float(self._norm(guard.typical).max())
 
-    def _fresh_guard(self) -> Guard:
-        if self._kinds[0] != "ids":
-            return NoGuard()
-        return SeenIds(np.zeros(self._specs.x.n_ids, bool), np.zeros((), np.float32))
+    def _seen(self, specs: Sides, rows: Sides, tied: bool, before: Sides | None = None) -> Sides:
+        """Which ids training saw; one network for both sides has seen both."""
+        guards: list[Guard] = []
+        for i, spec in enumerate(specs):
+            if spec.kind != "ids":
+                guards.append(NoGuard())
+                continue
+            guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
+            guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))
+        return Sides(*guards)
 
-    def _with_seen(self, seen: np.ndarray, x: np.ndarray) -> SeenIds:
-        seen = seen.copy()
-        seen[x] = True
-        self._guard = SeenIds(seen, np.zeros((), np.float32))
-        largest = self._norm(self._represent(np.flatnonzero(seen).astype(np.int32))).max()
-        return SeenIds(seen, np.asarray(largest, np.float32))
-
-    def _seen_in(self, data: PairData) -> Guard:
-        """What a fit saw, for the bonus of what it did not."""
-        if isinstance(self._guard, SeenIds):
-            return self._with_seen(self._guard.seen, data.x)
-        if not self.novelty or not hasattr(self._state.networks.f.network, "features"):
+    def _feature_span(self, data: PairData) -> Guard:
+        """What the features of a fit's data span, for the bonus of what they do not."""
+        if not callable(getattr(self._state.networks.f.network, "features", None)):
             return NoGuard()
         rows, counts = data.calibration(CALIBRATION_ROWS)
-        largest = self._norm(self._represent(rows)).max()
-        return FeatureSpan(fit_support(self._features(rows), counts, float(largest)))
-
-
-@eqx.filter_jit
-def _standardised(side: Side, statistics: Moments, rows: Any) -> Any:
-    return standardise(jax.vmap(side)(rows), statistics)
-
-
-@eqx.filter_jit
-def _features(side: Side, rows: Any) -> Any:
-    return jax.vmap(side.network.features)(rows)
-
-
-def _orthonormal(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of the columns' span."""
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return left[:, sizes > 1e-6 * max(sizes[0], np.finfo(float).tiny)]
+        return FeatureSpan(fit_support(self._features(rows), counts), self._represent(0, rows))

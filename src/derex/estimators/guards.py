@@ -1,23 +1,29 @@
 """What a fitted model remembers of what it has seen, so that the unseen gets the largest bonus.
 
-A guard raises the bonus of inputs that training never met and leaves all others exactly as they are.
+A guard says by how much each row is unlike the training data: 0 for all that is like it, whose bonus stays exactly as
+it is, up to 1, which adds √2 times the largest bonus of what was seen. That is the bonus of a state visited half as
+often as the rarest one: ‖f(s)‖ grows like d(s)^-½.
 """
 
-from typing import NamedTuple, Protocol
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from derex.decomposition.support import CEILING, Support, raise_bonus, unexplained_share
+from derex.decomposition.support import Support, excess, unexplained_share
+from derex.networks.fixed import blocks
 
 
+@runtime_checkable
 class Guard(Protocol):
-    """Raises the bonus of rows unlike the training data; `features` are those of the rows, where asked for."""
+    """Tells rows apart from the training data; `features` are those of the rows, where asked for."""
 
     @property
     def needs_features(self) -> bool: ...
 
-    def __call__(self, rows: np.ndarray, features: np.ndarray | None, bonus: np.ndarray) -> np.ndarray: ...
+    def excess(self, rows: np.ndarray, features: np.ndarray | None) -> Float[np.ndarray, " n"]: ...
 
 
 class NoGuard(NamedTuple):
@@ -25,30 +31,34 @@ class NoGuard(NamedTuple):
 
     needs_features: bool = False
 
-    def __call__(self, rows: np.ndarray, features: np.ndarray | None, bonus: np.ndarray) -> np.ndarray:
-        return bonus
+    def excess(self, rows: np.ndarray, features: np.ndarray | None) -> Float[np.ndarray, " n"]:
+        return np.zeros(len(rows), np.float32)
 
 
 class SeenIds(NamedTuple):
-    """Which ids of a table were trained; an id never seen gets √2 times the largest bonus of those seen.
+    """Which ids of a table were trained. Those never seen have no representation, and are in excess by 1."""
 
-    That is the bonus of a state visited half as often as the rarest one: ‖f(s)‖ grows like d(s)^-½.
-    """
-
-    seen: Bool[np.ndarray, " n"]
-    largest: Float[np.ndarray, ""]
+    seen: Bool[np.ndarray, " n_ids"]
     needs_features: bool = False
 
-    def __call__(self, rows: np.ndarray, features: np.ndarray | None, bonus: np.ndarray) -> np.ndarray:
-        return np.where(self.seen[rows], bonus, np.float32(CEILING) * self.largest).astype(np.float32)
+    def excess(self, rows: np.ndarray, features: np.ndarray | None) -> Float[np.ndarray, " n"]:
+        return (~self.seen[rows]).astype(np.float32)
+
+    def including(self, rows: np.ndarray) -> SeenIds:
+        """The same with these ids seen as well."""
+        seen = self.seen.copy()
+        for block in blocks(rows):
+            seen[block] = True
+        return SeenIds(seen)
 
 
 class FeatureSpan(NamedTuple):
     """Features of the training rows; see `derex.decomposition.support`."""
 
     support: Support
+    typical: Float[np.ndarray, "m k"]  # representations of training rows, whose largest bonus is the measure
     needs_features: bool = True
 
-    def __call__(self, rows: np.ndarray, features: np.ndarray | None, bonus: np.ndarray) -> np.ndarray:
+    def excess(self, rows: np.ndarray, features: np.ndarray | None) -> Float[np.ndarray, " n"]:
         assert features is not None
-        return raise_bonus(bonus, unexplained_share(features, self.support), self.support)
+        return excess(unexplained_share(features, self.support), self.support)

@@ -8,11 +8,13 @@ pairs recur so often that all distinct ones are no more than a batch, a step tak
 occurs: the expectations over the data set themselves, for less than the price of an estimate.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
@@ -20,9 +22,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from derex.decomposition.pairs import Half
 
 Encode = Callable[[Array], Array]  # one observation -> (k,)
-HASH_BLOCK = 8192  # rows hashed at a time
+HASH_ROWS, HASH_BYTES = 8192, 1 << 24  # most that is hashed at a time
 
 
+@runtime_checkable
 class Source(Protocol):
     """Draws the halves of one step from an item of a scan."""
 
@@ -30,20 +33,20 @@ class Source(Protocol):
 
 
 class Rows(eqx.Module):
-    """Pairs on the device; `x_ids[i]`, `y_ids[i]` say which stored observations make pair i (None: pair i itself)."""
+    """Pairs on the device, drawn by their numbers.
+
+    `x_ids[i]` and `y_ids[i]` say which stored observations make pair i (None: those of number i).
+    """
 
     x: Array
     y: Array
     x_ids: Int[Array, " n"] | None
     y_ids: Int[Array, " n"] | None
-    n: int = eqx.field(static=True)
-    half: int = eqx.field(static=True)
 
-    def halves(self, item: PRNGKeyArray, f: Encode, g: Encode) -> tuple[Half, Half]:
-        drawn = draw(item, self.n, self.half).ravel()
-        f_rows = encode(f, self.x, drawn if self.x_ids is None else self.x_ids[drawn])
-        g_rows = encode(g, self.y, drawn if self.y_ids is None else self.y_ids[drawn])
-        return split(f_rows, g_rows, self.half)
+    def halves(self, item: Int[Array, " b"], f: Encode, g: Encode) -> tuple[Half, Half]:
+        f_rows = encode(f, self.x, item if self.x_ids is None else self.x_ids[item])
+        g_rows = encode(g, self.y, item if self.y_ids is None else self.y_ids[item])
+        return split(f_rows, g_rows)
 
 
 class AllPairs(eqx.Module):
@@ -58,7 +61,7 @@ class AllPairs(eqx.Module):
     y_ids: Int[Array, " p"]
     counts: Float[Array, " p"]
 
-    def halves(self, item: PRNGKeyArray, f: Encode, g: Encode) -> tuple[Half, Half]:
+    def halves(self, item: None, f: Encode, g: Encode) -> tuple[Half, Half]:
         whole = Half(encode(f, self.x, self.x_ids), encode(g, self.y, self.y_ids), self.counts)
         return whole, whole
 
@@ -66,16 +69,22 @@ class AllPairs(eqx.Module):
 class GivenRows(eqx.Module):
     """The rows come with the item: batches gathered on the host, or handed over by the user."""
 
-    half: int = eqx.field(static=True)
-
     def halves(self, item: tuple[Array, Array], f: Encode, g: Encode) -> tuple[Half, Half]:
         x, y = item
-        return split(jax.vmap(f)(x), jax.vmap(g)(y), self.half)
+        return split(jax.vmap(f)(x), jax.vmap(g)(y))
 
 
-def draw(key: PRNGKeyArray, n: int, half: int) -> Int[Array, "2 half"]:
-    """Row numbers of two halves, each drawn with replacement, independently."""
-    return jax.random.randint(key, (2, half), 0, n)
+@partial(jax.jit, static_argnames=("steps", "half"))
+def draw(key: PRNGKeyArray, start: Any, n: Any, *, steps: int, half: int) -> Int[Array, "{steps} 2*{half}"]:
+    """Row numbers for updates start, start + 1, …: two halves each, independent, drawn with replacement.
+
+    What an update draws depends on its number and the key alone, not on how training is cut into chunks.
+    """
+
+    def one(step: Array) -> Array:
+        return jax.random.randint(jax.random.fold_in(key, step), (2 * half,), 0, n, dtype=jnp.int32)
+
+    return jax.vmap(one)(start + jnp.arange(steps, dtype=jnp.int32))
 
 
 def encode(network: Encode, rows: Array, ids: Int[Array, " b"]) -> Float[Array, "b k"]:
@@ -85,8 +94,9 @@ def encode(network: Encode, rows: Array, ids: Int[Array, " b"]) -> Float[Array, 
     return jax.vmap(network)(rows[ids])
 
 
-def split(f: Float[Array, "n k"], g: Float[Array, "n k"], half: int) -> tuple[Half, Half]:
-    """The first `half` rows and the next as many."""
+def split(f: Float[Array, "n k"], g: Float[Array, "n k"]) -> tuple[Half, Half]:
+    """The first half of the rows and the second; an odd last row is left out."""
+    half = f.shape[0] // 2
     return Half(f[:half], g[:half]), Half(f[half : 2 * half], g[half : 2 * half])
 
 
@@ -108,32 +118,25 @@ def distinct_rows(rows: np.ndarray, most: int) -> Distinct | None:
     return Distinct(first.astype(np.int32), inverse.astype(np.int32))
 
 
-def _codes(rows: np.ndarray, most: int):
+def _codes(rows: np.ndarray, most: int) -> Iterator[np.ndarray]:
     """A 64-bit code of each block's rows; ends early once more than `most` have been met."""
-    if rows.dtype.kind in "iu" and rows.ndim == 1:
-        blocks = (rows[i : i + HASH_BLOCK] for i in range(0, len(rows), HASH_BLOCK))
-        encode_block = lambda block: block.astype(np.uint64)  # noqa: E731
-    else:
-        size = int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize
-        multipliers = np.random.default_rng(0).integers(1, 2**63, -(-size // 8), dtype=np.uint64) | np.uint64(
-            1
-        )
-        blocks = (rows[i : i + HASH_BLOCK] for i in range(0, len(rows), HASH_BLOCK))
-        encode_block = lambda block: _hash(block, size, multipliers)  # noqa: E731
+    row_bytes = rows[:1].nbytes
+    multipliers = np.random.default_rng(0).integers(1, 2**63, -(-row_bytes // 8), dtype=np.uint64)
     seen = np.zeros(0, np.uint64)
-    for block in blocks:
-        codes = encode_block(block)
+    for block in _blocks(rows):
+        ids = rows.dtype.kind in "iu" and rows.ndim == 1
+        codes = block.astype(np.uint64) if ids else _hash(block, row_bytes, multipliers | np.uint64(1))
         seen = np.union1d(seen, codes)
         if len(seen) > most:
             return
         yield codes
 
 
-def _hash(block: np.ndarray, size: int, multipliers: np.ndarray) -> np.ndarray:
+def _hash(block: np.ndarray, row_bytes: int, multipliers: np.ndarray) -> np.ndarray:
     """Multilinear hash of each row's bytes, modulo 2⁶⁴."""
     raw = np.ascontiguousarray(block).reshape(len(block), -1).view(np.uint8)
     words = np.zeros((len(block), 8 * len(multipliers)), np.uint8)
-    words[:, :size] = raw
+    words[:, :row_bytes] = raw
     mixed = words.view(np.uint64)
     mixed = mixed ^ (mixed >> np.uint64(29))
     return (mixed * multipliers).sum(axis=1, dtype=np.uint64)
@@ -141,8 +144,14 @@ def _hash(block: np.ndarray, size: int, multipliers: np.ndarray) -> np.ndarray:
 
 def _verified(rows: np.ndarray, first: np.ndarray, inverse: np.ndarray) -> bool:
     """Equal codes really are equal rows."""
-    for i in range(0, len(rows), HASH_BLOCK):
-        block = slice(i, i + HASH_BLOCK)
-        if not np.array_equal(rows[block], rows[first[inverse[block]]]):
+    start = 0
+    for block in _blocks(rows):
+        if not np.array_equal(block, rows[first[inverse[start : start + len(block)]]]):
             return False
+        start += len(block)
     return True
+
+
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    size = min(HASH_ROWS, max(1, HASH_BYTES // rows[:1].nbytes))
+    return (rows[i : i + size] for i in range(0, len(rows), size))

@@ -7,13 +7,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from derex.networks import ENCODERS, InputSpec
-from derex.networks.encoders import InputKind
-from derex.networks.fixed import blocks
+from derex.networks.encoders import InputKind, count_ids
+from derex.networks.fixed import blocks, trainable
 
 FEWEST_ROWS = 4  # two halves of two
+LARGEST_ID = 2**31 - 1
+LARGEST_TABLE = 2**24  # that is made without being asked for
+RENUMBER = "Renumber them: np.unique({}, return_inverse=True)[1]."
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -45,6 +49,27 @@ def check_number(name: str, value: Any, least: float, inclusive: bool = True) ->
     return value
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected True or False, got {value!r} of type {type(value).__name__}.")
+    return bool(value)
+
+
+def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
+    """None, a size, or a pair of them; only tables have one."""
+    if n_states is None:
+        return
+    if "ids" not in kinds:
+        raise ValueError("n_states: only encoder='tabular' has a table of states; leave n_states out.")
+    sizes = n_states if isinstance(n_states, tuple | list) else [n_states]
+    if isinstance(n_states, tuple | list) and len(sizes) != 2:
+        raise ValueError(f"n_states: expected an integer or a pair (for X, for Y); got {n_states!r}.")
+    for size in sizes:
+        if size is not None:
+            check_integer("n_states", size, 2)
+
+
 def encoder_sides(encoder: Any) -> tuple[Any, Any]:
     """The encoders of X and of Y: a pair is taken as it is, anything else serves both sides."""
     if isinstance(encoder, tuple | list):
@@ -66,10 +91,18 @@ def input_kind(encoder: Any) -> InputKind | None:
     )
 
 
+def in_numpy_types(rows: Any) -> Any:
+    """The same rows, unless they are of a type that only JAX knows, such as bfloat16: then in single precision."""
+    dtype = getattr(rows, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind == "V" and jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(rows).astype(np.float32)
+    return rows
+
+
 def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
     """An array of observations with finite values and the rank its encoder reads. Memory maps are not copied."""
     array = rows if isinstance(rows, np.ndarray) else np.asarray(rows)
-    if array.dtype == object or array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
@@ -89,13 +122,26 @@ def _ids(name: str, array: np.ndarray) -> np.ndarray:
             f"{name}: encoder='tabular' reads integer ids of shape (n,) or (n, 1), got shape {array.shape}. "
             "For vectors use encoder='mlp', for images encoder='conv'."
         )
-    if array.dtype.kind == "f" and not np.array_equal(array, np.round(array)):
-        raise ValueError(f"{name}: encoder='tabular' reads integer ids, got values such as {array[0]!r}.")
-    if array.min() < 0:
-        raise ValueError(f"{name}: ids must be >= 0, got {array.min()}.")
-    if array.max() >= 2**31:
-        raise ValueError(f"{name}: ids must be below 2**31, got {array.max()}.")
-    return array.astype(np.int32)
+    if array.dtype.kind == "f":
+        check_finite(name, array)
+        broken = np.flatnonzero(array != np.round(array))
+        if len(broken):
+            raise ValueError(
+                f"{name}: encoder='tabular' reads integer ids, got {array[broken[0]]} in row {broken[0]}. For vectors "
+                "use encoder='mlp'."
+            )
+    least, largest = min_max(array)
+    if least < 0:
+        raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
+    if largest > LARGEST_ID:
+        raise ValueError(f"{name}: ids must be below 2**31, got {largest}. {RENUMBER.format(name)}")
+    return array if array.dtype.kind in "iu" else array.astype(np.int32)
+
+
+def min_max(array: np.ndarray) -> tuple[Any, Any]:
+    """Smallest and largest value, in one pass."""
+    found = [(block.min(), block.max()) for block in blocks(array)]
+    return min(least for least, _ in found), max(largest for _, largest in found)
 
 
 def _vectors(name: str, array: np.ndarray) -> np.ndarray:
@@ -118,25 +164,35 @@ def _images(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _anything(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind in "iu":
+        least, largest = min_max(array)
+        if least < -LARGEST_ID or largest > LARGEST_ID:
+            raise ValueError(
+                f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
+                f"floats: {name}.astype(np.float32)."
+            )
+    return array
+
+
 CHECKS: dict[InputKind | None, Callable[[str, np.ndarray], np.ndarray]] = {
     "ids": _ids,
     "vectors": _vectors,
     "images": _images,
-    None: lambda _, array: array,
+    None: _anything,
 }
 
 
 def check_finite(name: str, array: np.ndarray) -> None:
-    """No NaN or infinity anywhere."""
-    start = 0
+    """No NaN or infinity anywhere, nor anything that becomes infinite in single precision."""
+    start, largest = 0, np.finfo(np.float32).max
     for block in blocks(array):
-        if not np.isfinite(np.sum(block, dtype=np.float64)):
-            bad = np.argwhere(~np.isfinite(block))
-            if len(bad):
-                row = start + int(bad[0][0])
-                raise ValueError(
-                    f"{name}: Input contains NaN or infinity, first in row {row}. Remove or impute such rows first."
-                )
+        if not (block.min() >= -largest and block.max() <= largest):  # NaN compares false
+            row = start + int(np.argwhere(~(np.abs(block) <= largest))[0][0])
+            raise ValueError(
+                f"{name}: Input contains NaN, infinity or a value too large for single precision, first in row {row}. "
+                "Remove, impute or rescale such rows first."
+            )
         start += len(block)
 
 
@@ -147,29 +203,44 @@ def check_varies(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name}: every row is the same; a decomposition needs at least two different rows.")
 
 
-def check_pairs(x: np.ndarray, y: np.ndarray) -> None:
-    """Row i of X goes with row i of Y, and there are enough of them."""
+def check_given(y: Any, estimator: str) -> None:
+    """There is a second array at all."""
+    if y is None:
+        raise ValueError(
+            f"This {estimator} estimator requires y to be passed, but the target y is None: row i of y is what "
+            "followed row i of X."
+        )
+
+
+def check_lengths(x: np.ndarray, y: np.ndarray) -> None:
+    """Row i of X goes with row i of Y."""
     if len(x) != len(y):
         raise ValueError(
             f"X and Y: row i of Y is the successor of row i of X, so they need equal lengths; "
             f"got {len(x)} and {len(y)}."
         )
-    if len(x) < FEWEST_ROWS:
+
+
+def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
+    """As many rows on both sides, enough for two halves, and not all the same."""
+    check_lengths(x, y)
+    if not max(2 * k + 2, FEWEST_ROWS) <= len(x) < 2**31:
         raise ValueError(
-            f"X: got n_samples={len(x)}; two halves need at least {FEWEST_ROWS} rows. Collect more transitions."
+            f"X: got n_samples={len(x)}; two disjoint halves with more than k = {k} rows each need at least "
+            f"{max(2 * k + 2, FEWEST_ROWS)} (and fewer than 2**31). Collect more transitions or use a smaller k."
         )
     check_varies("X", x)
     check_varies("Y", y)
 
 
-def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputKind | None]]) -> None:
+def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputSpec]]) -> None:
     """k features need more than k rows in a half, and (tabular) more than k distinct ids on both sides."""
     if k >= half:
         raise ValueError(
             f"k: expected less than half the batch, {half}; got {k}. Use batch_size >= {2 * k + 2} or a smaller k."
         )
-    for name, array, kind in sides:
-        distinct = len(np.unique(array)) if kind == "ids" else k + 1
+    for name, array, spec in sides:
+        distinct = np.count_nonzero(count_ids(array, spec.n_ids)) if spec.kind == "ids" else k + 1
         if k >= distinct:
             raise ValueError(
                 f"k: expected less than the number of distinct rows of {name}, {distinct}; got {k}. Use k <= "
@@ -179,50 +250,64 @@ def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputKind 
 
 def table_size(name: str, ids: np.ndarray, declared: int | None) -> int:
     """Size of a tabular encoder's table: as declared, or one past the largest id."""
-    largest = int(ids.max())
-    if declared is None:
-        return largest + 1
-    if largest >= declared:
+    largest = int(min_max(ids)[1])
+    if declared is None and largest >= LARGEST_TABLE:
+        raise ValueError(
+            f"{name}: ids up to {largest} would need a table of as many rows. {RENUMBER.format(name)} If the table is "
+            f"meant, say n_states={largest + 1}."
+        )
+    if declared is not None and largest >= declared:
         raise ValueError(
             f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Raise n_states."
         )
-    return declared
+    return largest + 1 if declared is None else int(declared)
 
 
 def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: str) -> None:
-    """Observations have the shape, and ids the range, that the model was fitted on."""
-    if spec.n_ids and int(array.max()) >= spec.n_ids:
+    """Observations have the shape and type, and ids the range, that the model was fitted on."""
+    if array.shape[1:] != spec.shape:
+        if len(spec.shape) == 1 and array.ndim == 2:
+            raise ValueError(
+                f"{name} has {array.shape[1]} features, but {estimator} is expecting {spec.shape[0]} features as input."
+            )
+        raise ValueError(f"{name}: expected rows of shape {spec.shape}, as in fit; got {array.shape[1:]}.")
+    dtype = device_dtype(array.dtype, spec.kind)
+    if (
+        dtype != spec.dtype and spec.kind != "vectors"
+    ):  # vectors are rescaled by their values, whatever their type
         raise ValueError(
-            f"{name}: ids run from 0 to {spec.n_ids - 1}, got {int(array.max())}. Fit with n_states > "
-            f"{int(array.max())} to leave room for states not yet seen."
+            f"{name}: the model was fitted on values of type {spec.dtype}, got {array.dtype}. Convert them as for fit; "
+            "images of bytes are read as fractions of 255, others as they are."
         )
-    if array.shape[1:] == spec.shape:
-        return
-    if len(spec.shape) == 1 and array.ndim == 2:
+    largest = int(min_max(array)[1]) if spec.n_ids else 0
+    if spec.n_ids and largest >= spec.n_ids:
         raise ValueError(
-            f"{name} has {array.shape[1]} features, but {estimator} is expecting {spec.shape[0]} features as input."
+            f"{name}: ids run from 0 to {spec.n_ids - 1}, got {largest}. Fit with n_states > {largest} to leave room "
+            "for states not yet seen."
         )
-    raise ValueError(f"{name}: expected rows of shape {spec.shape}, as in fit; got {array.shape[1:]}.")
 
 
-def check_network(name: str, network: Any, rows: np.ndarray, k: int) -> None:
-    """The user's module maps one observation to k numbers."""
-    example = jax.ShapeDtypeStruct(rows.shape[1:], as_device_dtype(rows.dtype))
+def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
+    """The user's module maps one observation to k numbers and has something to train."""
+    example = jax.ShapeDtypeStruct(spec.shape, spec.dtype)
     try:
         out = eqx.filter_eval_shape(network, example)
     except Exception as error:
         raise ValueError(
-            f"{name}: the module failed on one observation of shape {example.shape}: {error}. "
-            "It is called on single rows, without a batch axis."
+            f"{name}: the module failed on one observation of shape {example.shape} and type {example.dtype}: "
+            f"{error}. It is called on single rows, without a batch axis."
         ) from error
-    if getattr(out, "shape", None) != (k,):
+    if getattr(out, "shape", None) != (k,) or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
-            f"{name}: the module must return shape ({k},) = (k,), got {getattr(out, 'shape', out)}."
+            f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
+            f"{getattr(out, 'dtype', '')}."
         )
+    if not any(jax.tree.leaves(trainable(network))):
+        raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
 
 
-def as_device_dtype(dtype: np.dtype) -> np.dtype:
-    """Bytes stay bytes and ids 32-bit integers; everything else is computed in single precision."""
-    if dtype == np.uint8 or dtype == np.int32:
-        return dtype
-    return np.dtype(np.float32)
+def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
+    """Ids, and integers for the user's own modules, take 32 bits; bytes stay bytes; all else is in single precision."""
+    if kind == "ids" or (kind is None and dtype.kind in "iu" and dtype != np.uint8):
+        return "int32"
+    return "uint8" if dtype == np.uint8 else "float32"

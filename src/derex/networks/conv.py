@@ -1,10 +1,15 @@
 """A small convolutional encoder whose gradient is fast on processors and accelerators alike."""
 
+from __future__ import annotations
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, PRNGKeyArray, UInt8
+
+from derex.networks.fixed import Fixed, blocks
 
 KERNEL, STRIDE = 3, 2
 SMALLEST = 8  # convolutions halve the image until neither side is longer
@@ -55,12 +60,19 @@ def by_convolution(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) ->
     return out[0]
 
 
+def as_fractions(image: Float[Array, "h w c"] | UInt8[Array, "h w c"]) -> Float[Array, "h w c"]:
+    """Bytes as fractions of 255; other images as they are."""
+    return image / 255.0 if image.dtype == jnp.uint8 else image
+
+
 class Conv(eqx.Module):
     """Strided 3×3 convolutions down to 8×8 or less, a hidden layer, and a linear one to k numbers.
 
-    Images are height × width × channels; bytes are read as fractions of 255.
+    Images are height × width × channels; bytes are read as fractions of 255. The mean training image is subtracted:
+    what is the same in every frame says nothing, and its constant activations would drown the little that differs.
     """
 
+    mean: Fixed
     convolutions: tuple[Convolution, ...]
     hidden: eqx.nn.Linear
     out: eqx.nn.Linear
@@ -69,6 +81,7 @@ class Conv(eqx.Module):
         self, shape: tuple[int, ...], k: int, channels: int = 16, width: int = 256, *, key: PRNGKeyArray
     ):
         keys = iter(jax.random.split(key, 34))
+        self.mean = Fixed(jnp.zeros(shape))
         height, wide, depth = shape
         layers = []
         while not layers or max(height, wide) > SMALLEST:
@@ -79,8 +92,13 @@ class Conv(eqx.Module):
         self.hidden = eqx.nn.Linear(height * wide * depth, width, key=next(keys))
         self.out = eqx.nn.Linear(width, k, key=next(keys))
 
+    def prepared(self, rows: np.ndarray) -> Conv:
+        total = sum(block.sum(axis=0, dtype=np.float64) for block in blocks(rows))
+        mean = np.asarray(total) / len(rows) / (255.0 if rows.dtype == np.uint8 else 1.0)
+        return eqx.tree_at(lambda c: c.mean, self, Fixed(jnp.asarray(mean, jnp.float32)))
+
     def features(self, image: Float[Array, "h w c"] | UInt8[Array, "h w c"]) -> Float[Array, " width"]:
-        x = image / 255.0 if image.dtype == jnp.uint8 else image
+        x = as_fractions(image) - self.mean.value
         for convolution in self.convolutions:
             x = convolution(x)
         return jax.nn.relu(self.hidden(x.ravel()))

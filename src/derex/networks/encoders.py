@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, Num, PRNGKeyArray
 
 from derex.networks.conv import Conv
-from derex.networks.fixed import Fixed, Standardise
+from derex.networks.fixed import Fixed, Standardise, blocks
 
 InputKind = Literal["ids", "vectors", "images"]
 
@@ -32,6 +32,8 @@ class InputSpec(NamedTuple):
 
     shape: tuple[int, ...]  # of one observation; () for ids
     n_ids: int = 0  # size of the table, for ids
+    kind: InputKind | None = None  # None: anything, for the user's own modules
+    dtype: str = "float32"  # in which the network sees them
 
 
 class Tabular(eqx.Module):
@@ -49,12 +51,20 @@ class Tabular(eqx.Module):
         self.scale = Fixed(jnp.ones((n, 1)))
 
     def prepared(self, rows: np.ndarray) -> Tabular:
-        visits = np.bincount(np.asarray(rows), minlength=len(self.table))
-        scale = jnp.asarray(np.sqrt(len(rows) / np.maximum(visits, 1)), jnp.float32)[:, None]
+        visits = np.maximum(count_ids(rows, len(self.table)), 1)
+        scale = jnp.asarray(np.sqrt(len(rows) / visits), self.table.dtype)[:, None]
         return eqx.tree_at(lambda t: (t.table, t.scale), self, (self.table / scale, Fixed(scale)))
 
     def __call__(self, state: Int[Array, ""]) -> Float[Array, " k"]:
         return self.table[state] * self.scale.value[state]
+
+
+def count_ids(ids: np.ndarray, size: int) -> Int[np.ndarray, " size"]:
+    """How often each of the ids 0, …, size - 1 occurs, in one pass."""
+    total = np.zeros(size, np.int64)
+    for block in blocks(ids):
+        total += np.bincount(block, minlength=size)
+    return total
 
 
 class Linear(eqx.Module):
@@ -70,10 +80,10 @@ class Linear(eqx.Module):
     def prepared(self, rows: np.ndarray) -> Linear:
         return eqx.tree_at(lambda m: m.scale, self, self.scale.prepared(rows))
 
-    def features(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
+    def features(self, x: Num[Array, " size"]) -> Float[Array, " size"]:
         return self.scale(x)
 
-    def __call__(self, x: Float[Array, " size"]) -> Float[Array, " k"]:
+    def __call__(self, x: Num[Array, " size"]) -> Float[Array, " k"]:
         return self.out(self.features(x))
 
 
@@ -96,13 +106,13 @@ class MLP(eqx.Module):
     def prepared(self, rows: np.ndarray) -> MLP:
         return eqx.tree_at(lambda m: m.scale, self, self.scale.prepared(rows))
 
-    def features(self, x: Float[Array, " size"]) -> Float[Array, " width"]:
+    def features(self, x: Num[Array, " size"]) -> Float[Array, " width"]:
         x = self.scale(x)
         for layer in self.hidden:
             x = jax.nn.relu(layer(x))
         return x
 
-    def __call__(self, x: Float[Array, " size"]) -> Float[Array, " k"]:
+    def __call__(self, x: Num[Array, " size"]) -> Float[Array, " k"]:
         return self.out(self.features(x))
 
 

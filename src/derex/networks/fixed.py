@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, PyTree
+from jaxtyping import Float, Num, PyTree
 
 BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
 
@@ -43,10 +43,10 @@ class Standardise(eqx.Module):
         mean = np.asarray(total) / len(rows)
         reach = np.max([np.abs(block - mean).max(axis=0) for block in blocks(rows)], axis=0)
         reach = np.where(reach > 0.0, reach, 1.0)
-        fixed = tuple(Fixed(jnp.asarray(value, jnp.float32)) for value in (mean, reach))
+        fixed = tuple(Fixed(jnp.asarray(value, self.mean.value.dtype)) for value in (mean, reach))
         return eqx.tree_at(lambda s: (s.mean, s.reach), self, fixed)
 
-    def __call__(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
+    def __call__(self, x: Num[Array, " size"]) -> Float[Array, " size"]:
         return (x - self.mean.value) / self.reach.value
 
 

@@ -1,0 +1,1 @@
+"""Studies: one folder each, with its definition as data, its run and its analysis."""

@@ -1,0 +1,1 @@
+"""Why an SVD and not a symmetrised Laplacian."""

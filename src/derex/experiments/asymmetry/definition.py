@@ -1,0 +1,37 @@
+"""Why an SVD and not a symmetrised Laplacian: mazes with more and more one-way doors. What is run, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class AsymmetryStudy:
+    """De-Rex against graph drawing as dynamics lose their symmetry: error of the best linear value function."""
+
+    out: Path = Path("results/asymmetry")
+    """folder for pictures, metrics.json and report.html"""
+    quick: bool = False
+    """a short look: two levels, three mazes"""
+    seeds: int = 10
+    """mazes, each with its own data and networks"""
+    doors: tuple[int, ...] = (0, 4, 8, 12, 16, 20)
+    """how many doors of the maze are one-way"""
+    k: int = 16
+    """features of each method, beside a constant"""
+    transitions: int = 1_000_000
+    """of a uniform random policy from one corner"""
+    steps: int = 2000
+    """updates of each fit"""
+    gamma: float = 0.95
+    """discount of the value functions"""
+
+    name: ClassVar[str] = "asymmetry"
+    methods: ClassVar[tuple[str, ...]] = ("derex", "nested", "laplacian")
+    horizon: ClassVar[int] = 1000
+
+    def shortened(self) -> AsymmetryStudy:
+        """What --quick runs."""
+        return replace(self, seeds=3, doors=(0, 20), transitions=500_000, steps=1000)

@@ -1,0 +1,52 @@
+"""Progress of a study: which fit of how many, time left, and what the last one reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StudyProgress:
+    """A bar over the fits of a study; plain lines where there is no terminal."""
+
+    def __init__(self, title: str, total: int):
+        self._title, self._total, self._done = title, total, 0
+        self._bar: Any = None
+        self._label = ""
+
+    def __enter__(self) -> StudyProgress:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[status]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self._title, total=self._total, status="sampling transitions")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def start(self, label: str) -> None:
+        """A fit begins."""
+        self._label = label
+        self._bar.update(self._task, status=label)
+
+    def finish(self, result: str) -> None:
+        """It ended, with this result."""
+        self._done += 1
+        line = f"{self._title}  {self._done}/{self._total}  {self._label}: {result}"
+        self._console.print(line, highlight=False, soft_wrap=True)
+        self._bar.update(self._task, completed=self._done)
+
+    def skip(self) -> None:
+        """It was not needed."""
+        self._done += 1
+        self._bar.update(self._task, completed=self._done)

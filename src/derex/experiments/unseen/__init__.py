@@ -1,0 +1,1 @@
+"""States never trained on."""

@@ -1,0 +1,355 @@
+"""What a report is made of: plain arrays and text, so that figures can be redrawn from files alone.
+
+Letters in shapes: H rows and W columns of the map, n states, k features.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from derex.report.files import write_atomically
+
+WALL = "#"
+
+Cell: TypeAlias = str | int | float | np.integer | np.floating | None
+
+
+@dataclass(frozen=True, eq=False)
+class GridMap:
+    """A map and the cells that are its states.
+
+    Attributes:
+        name: what figures call the map.
+        rows: one string for each row; ``#`` is wall.
+        positions: (n, 2) row and column of every state.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    positions: np.ndarray
+
+    def __post_init__(self) -> None:
+        _set(self, "rows", tuple(str(row) for row in self.rows))
+        _set(self, "positions", _array("positions", self.positions, 2, np.int64))
+        widths = sorted({len(row) for row in self.rows})
+        if len(widths) != 1:
+            raise ValueError(f"rows: expected rows of one width, got widths {widths}.")
+        if self.positions.shape[1] != 2 or len(self.positions) == 0:
+            raise ValueError(f"positions: expected shape (n, 2), n >= 1; got {self.positions.shape}.")
+        outside = np.any((self.positions < 0) | (self.positions >= self.shape), axis=1)
+        if outside.any():
+            raise ValueError(
+                f"positions: {self.positions[outside][0].tolist()} lies outside the {self.shape[0]} x "
+                f"{self.shape[1]} map. Give (row, column) counted from 0."
+            )
+        on_wall = self.walls[self.positions[:, 0], self.positions[:, 1]]
+        if on_wall.any():
+            raise ValueError(f"positions: {self.positions[on_wall][0].tolist()} is a wall of `rows`.")
+        if len(np.unique(self.positions, axis=0)) != len(self.positions):
+            raise ValueError("positions: two states share a cell, expected one state for each.")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(H, W)."""
+        return len(self.rows), len(self.rows[0])
+
+    @property
+    def walls(self) -> np.ndarray:
+        """(H, W) mask of the walls."""
+        return np.array([[character == WALL for character in row] for row in self.rows])
+
+    @property
+    def n(self) -> int:
+        """Number of states."""
+        return len(self.positions)
+
+    def image(self, values: np.ndarray) -> np.ndarray:
+        """(H, W) picture of one value for each state; NaN in cells that are no state."""
+        picture = np.full(self.shape, np.nan)
+        picture[self.positions[:, 0], self.positions[:, 1]] = values
+        return picture
+
+    def edges(self) -> np.ndarray:
+        """(m, 2) pairs of states in cells that share a side."""
+        ids = np.full((self.shape[0] + 1, self.shape[1] + 1), -1)
+        ids[self.positions[:, 0], self.positions[:, 1]] = np.arange(self.n)
+        pairs = [
+            np.stack([ids[:-1, :-1], other], axis=-1).reshape(-1, 2) for other in (ids[1:, :-1], ids[:-1, 1:])
+        ]
+        pairs = np.concatenate(pairs)
+        return pairs[np.all(pairs >= 0, axis=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One decomposition of the experience: learnt, exact, or a control.
+
+    Attributes:
+        label: what figures call it.
+        representation: (n, k) features of every state.
+        singular_values: (k,) σ of the features, in their order.
+        bonus: (n,) exploration bonus; infinity where a state was never visited is fine.
+    """
+
+    label: str
+    representation: np.ndarray
+    singular_values: np.ndarray
+    bonus: np.ndarray
+
+    def __post_init__(self) -> None:
+        _set(self, "representation", _array("representation", self.representation, 2))
+        _set(self, "singular_values", _array("singular_values", self.singular_values, 1))
+        _set(self, "bonus", _array("bonus", self.bonus, 1))
+        n, k = self.representation.shape
+        if k == 0:
+            raise ValueError("representation: expected shape (n, k) with k >= 1, got k = 0.")
+        if len(self.singular_values) != k:
+            raise ValueError(
+                f"singular_values: expected one for each of the {k} features, got {len(self.singular_values)}."
+            )
+        if len(self.bonus) != n:
+            raise ValueError(f"bonus: expected one value for each of the {n} states, got {len(self.bonus)}.")
+
+    @property
+    def k(self) -> int:
+        """Number of features."""
+        return len(self.singular_values)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several decompositions of the same experience on the same map.
+
+    Attributes:
+        title: heading of the figure.
+        map: the map.
+        d: (n,) visitation of the states, frequencies or counts.
+        views: the decompositions; the first is the one that single-view figures show.
+        frame: optional (height, width, 3) uint8 example of what the agent sees.
+    """
+
+    title: str
+    map: GridMap
+    d: np.ndarray
+    views: tuple[View, ...]
+    frame: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "d", _array("d", self.d, 1))
+        _set(self, "views", tuple(self.views))
+        n = self.map.n
+        if len(self.d) != n:
+            raise ValueError(f"d: expected one value for each of the {n} states, got {len(self.d)}.")
+        if not (np.all(np.isfinite(self.d)) and np.all(self.d >= 0)):
+            raise ValueError("d: expected finite, non-negative frequencies.")
+        if not self.views:
+            raise ValueError("views: expected at least one View.")
+        for view in self.views:
+            if len(view.bonus) != n:
+                raise ValueError(f"views: {view.label!r} has {len(view.bonus)} states, the map has {n}.")
+        labels = [view.label for view in self.views]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"views: labels must differ, got {labels}.")
+        if self.frame is not None:
+            _set(self, "frame", _frame(self.frame))
+
+    def view(self, label: str | None = None) -> View:
+        """The view of that label; the first one for None."""
+        if label is None:
+            return self.views[0]
+        for view in self.views:
+            if view.label == label:
+                return view
+        raise ValueError(f"view: expected one of {[view.label for view in self.views]}, got {label!r}.")
+
+    def spearman(self, view: View) -> float:
+        """Rank correlation of a view's bonus with 1/d over visited states; NaN when undefined."""
+        visited = self.d > 0
+        return spearman(view.bonus[visited], -self.d[visited])
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line with an interval around it.
+
+    Attributes:
+        label: what the legend calls it.
+        x: (T,) places.
+        mean: (T,) values; NaN leaves a gap.
+        low: (T,) lower end of the interval.
+        high: (T,) upper end of the interval.
+    """
+
+    label: str
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("x", "mean", "low", "high"):
+            _set(self, name, _array(name, getattr(self, name), 1))
+            if len(getattr(self, name)) != len(self.x):
+                raise ValueError(
+                    f"{name}: expected {len(self.x)} values as in x, got {len(getattr(self, name))}."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of text and numbers; None and NaN are shown as a dash.
+
+    Attributes:
+        title: heading.
+        columns: names of the columns.
+        rows: cells, row by row.
+        caption: a sentence below.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        _set(self, "columns", tuple(self.columns))
+        _set(self, "rows", tuple(tuple(row) for row in self.rows))
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"rows: row {number} has {len(row)} cells, expected {len(self.columns)}, one for each column."
+                )
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's rank correlation, ties sharing their mean rank; pairs with a NaN are left out.
+
+    NaN when fewer than two pairs are left or either side is constant.
+    """
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    kept = ~(np.isnan(a) | np.isnan(b))
+    first, second = _ranks(a[kept]), _ranks(b[kept])
+    if any(len(ranks) < 2 or np.all(ranks == ranks[0]) for ranks in (first, second)):
+        return float("nan")
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def to_dict(record: Any) -> dict[str, Any]:
+    """A record of this module as plain lists and text, for `json.dumps(..., allow_nan=False)`.
+
+    Numbers that JSON cannot write become the strings "nan", "inf" and "-inf"; `from_dict` reads them back.
+    """
+    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+
+
+def from_dict(kind: type, values: Mapping[str, Any]) -> Any:
+    """The record of type `kind` that `to_dict` wrote.
+
+    Args:
+        kind: GridMap, View, Comparison, Curve or Table.
+        values: what `to_dict` returned, possibly read from JSON.
+    """
+    arguments = dict(values)
+    unknown = set(arguments) - {field.name for field in fields(kind)}
+    if unknown:
+        raise ValueError(f"values: {kind.__name__} has no fields {sorted(unknown)}.")
+    if kind is Comparison:
+        arguments["map"] = from_dict(GridMap, arguments["map"])
+        arguments["views"] = tuple(from_dict(View, view) for view in arguments["views"])
+        if arguments.get("frame") is not None:
+            arguments["frame"] = np.array(arguments["frame"], dtype=np.uint8)
+    for name in ("rows", "columns"):
+        if name in arguments:
+            arguments[name] = tuple(_read_row(row) for row in arguments[name])
+    for field in fields(kind):
+        if field.type is np.ndarray:
+            arguments[field.name] = np.array(arguments[field.name], dtype=np.float64)
+    return kind(**arguments)
+
+
+def save_comparison(path: str | Path, comparison: Comparison) -> Path:
+    """Writes a comparison to an .npz file: arrays as they are, names as one JSON text; no pickle."""
+    header = {
+        "title": comparison.title,
+        "map": {"name": comparison.map.name, "rows": comparison.map.rows},
+        "views": [view.label for view in comparison.views],
+    }
+    arrays = {"positions": comparison.map.positions, "d": comparison.d}
+    if comparison.frame is not None:
+        arrays["frame"] = comparison.frame
+    for number, view in enumerate(comparison.views):
+        for name in ("representation", "singular_values", "bonus"):
+            arrays[f"view{number}_{name}"] = getattr(view, name)
+    header_bytes = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, header=header_bytes, **arrays)
+    return write_atomically(path, buffer.getvalue())
+
+
+def load_comparison(path: str | Path) -> Comparison:
+    """Reads what `save_comparison` wrote. Nothing is unpickled, so a file from elsewhere can run no code."""
+    with np.load(path, allow_pickle=False) as file:
+        if "header" not in file:
+            raise ValueError(f"path: {path} is no file of `save_comparison`; it has no header.")
+        header = json.loads(file["header"].tobytes())
+        views = [
+            View(
+                label,
+                *(file[f"view{number}_{name}"] for name in ("representation", "singular_values", "bonus")),
+            )
+            for number, label in enumerate(header["views"])
+        ]
+        grid = GridMap(header["map"]["name"], tuple(header["map"]["rows"]), file["positions"])
+        frame = file.get("frame")
+        return Comparison(header["title"], grid, file["d"], tuple(views), frame)
+
+
+def _set(record: Any, name: str, value: Any) -> None:
+    object.__setattr__(record, name, value)
+
+
+def _array(name: str, values: Any, ndim: int, dtype: type = np.float64) -> np.ndarray:
+    """A read-only copy of the values with the dtype and rank expected."""
+    array = np.array(values, dtype=dtype)
+    if array.ndim != ndim:
+        raise ValueError(f"{name}: expected an array of {ndim} dimensions, got shape {array.shape}.")
+    array.flags.writeable = False
+    return array
+
+
+def _frame(frame: Any) -> np.ndarray:
+    frame = np.asarray(frame)
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        raise ValueError(f"frame: expected uint8 (height, width, 3), got {frame.dtype} {frame.shape}.")
+    return _array("frame", frame, 3, np.uint8)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def _read_row(row: Any) -> Any:
+    """A row of a map as it is; a row of a table with its non-finite numbers read back."""
+    if isinstance(row, str):
+        return row
+    return tuple(float(cell) if cell in ("nan", "inf", "-inf") else cell for cell in row)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (GridMap, View, Comparison)):
+        return to_dict(value)
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,260 @@
+"""One self-contained HTML page: everything inlined, nothing loaded from anywhere, readable years later.
+
+A page is a title, a lead and sections. Text comes in as plain text or light Markdown and is escaped; a
+content security policy in the page forbids every network request.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from math import isfinite
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from derex.report.data import Cell, Table
+from derex.report.files import write_atomically
+
+PLOTLY = "plotly"
+EXPLORER = "explorer"
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        title: heading, and its entry in the table of contents.
+        html: the body, already escaped.
+        needs: scripts that it needs, `PLOTLY` or `EXPLORER`; each is inlined once a page.
+    """
+
+    title: str
+    html: str
+    needs: tuple[str, ...] = ()
+
+
+def write_page(
+    path: str | Path, title: str, lead: str, sections: Sequence[Section], footer: str = ""
+) -> Path:
+    """Writes the page; a reader sees the old page or the new one, never a part.
+
+    Args:
+        path: file to write, e.g. ``report.html``.
+        title: heading of the page.
+        lead: a paragraph or two in light Markdown (see `markdown`) on what was done and found.
+        sections: what follows, made by the ``*_section`` functions.
+        footer: light Markdown at the foot, e.g. the command that made the page.
+
+    Returns:
+        The path written.
+    """
+    if not title.strip():
+        raise ValueError("title: expected a heading, got an empty text.")
+    ids = _ids([section.title for section in sections])
+    body = "\n".join(_section(section, id_) for section, id_ in zip(sections, ids, strict=True))
+    page = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>
+{_asset("page.css")}
+</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+<header>
+<h1>{escape(title)}</h1>
+<div class="lead">{markdown(lead)}</div>
+</header>
+<div class="columns">
+{_contents(sections, ids)}
+<main id="content">
+{body}
+</main>
+</div>
+<footer>{markdown(footer)}</footer>
+{_scripts(sections)}
+</body>
+</html>
+"""
+    return write_atomically(path, page.encode())
+
+
+def text_section(title: str, text: str) -> Section:
+    """Paragraphs in light Markdown; see `markdown`."""
+    return Section(title, f'<div class="prose">{markdown(text)}</div>')
+
+
+def table_section(table: Table) -> Section:
+    """A table; numbers are set to the right, missing values are dashes."""
+    numeric = [_is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
+    styles = [' class="number"' if number else "" for number in numeric]
+    head = "".join(f'<th scope="col"{s}>{escape(c)}</th>' for c, s in zip(table.columns, styles, strict=True))
+    rows = []
+    for row in table.rows:
+        cells = "".join(f"<td{s}>{format_cell(c)}</td>" for c, s in zip(row, styles, strict=True))
+        rows.append(f"<tr>{cells}</tr>")
+    html = (
+        f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody></table></div>"
+        f"{caption_html(table.caption)}</figure>"
+    )
+    return Section(table.title, html)
+
+
+def image_section(title: str, path: str | Path, caption: str = "") -> Section:
+    """A PNG file, inlined.
+
+    Args:
+        title: heading, also the picture's description for those who cannot see it where no caption is.
+        path: the PNG.
+        caption: light Markdown below the picture.
+    """
+    content = Path(path).read_bytes()
+    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ValueError(f"path: {path} is no PNG file.")
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    data = base64.b64encode(content).decode()
+    alt = escape(re.sub(r"[*`]", "", caption) or title)
+    size = f'width="{width}" height="{height}"' + (' class="wide"' if width > 1.6 * height else "")
+    html = (
+        f'<figure><div class="scroll"><img src="data:image/png;base64,{data}" {size} alt="{alt}"></div>'
+        f"{caption_html(caption)}</figure>"
+    )
+    return Section(title, html)
+
+
+def markdown(text: str) -> str:
+    """Light Markdown as HTML: paragraphs, ``- `` lists, ``**bold**``, ``*emphasis*`` and `` `code` ``.
+
+    Everything else, tags included, is shown as it is written.
+    """
+    blocks = [block for block in re.split(r"\n\s*\n", text.strip()) if block.strip()]
+    return "\n".join(_block(block) for block in blocks)
+
+
+def caption_html(caption: str) -> str:
+    """A figure's caption, or nothing."""
+    return f"<figcaption>{_inline(caption.strip())}</figcaption>" if caption.strip() else ""
+
+
+def format_cell(cell: Cell) -> str:
+    """A cell's text, escaped: numbers to four significant digits, None and NaN as a dash."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, Integral):
+        return f"{int(cell):,}".replace("-", "−").replace(",", "\u202f")
+    if isinstance(cell, Real):
+        number = float(cell)
+        if np.isnan(number):
+            return "–"
+        if np.isinf(number):
+            return "∞" if number > 0 else "−∞"
+        return f"{number:.4g}".replace("-", "−")
+    return _inline(str(cell))
+
+
+def embed_json(values: Mapping[str, Any]) -> str:
+    """JSON that is safe inside a script element: numbers JSON cannot write are null, no tag can close it."""
+    text = json.dumps(_jsonable(values), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _jsonable(value: Any) -> Any:
+    """Plain lists and numbers of six significant digits."""
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "f":
+        return [float(f"{number:.6g}") if isfinite(number) else None for number in value.tolist()]
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.6g}") if isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _section(section: Section, id_: str) -> str:
+    return f'<section id="{id_}"><h2>{escape(section.title)}</h2>\n{section.html}\n</section>'
+
+
+def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
+    if len(sections) < 2:
+        return ""
+    items = "".join(
+        f'<li><a href="#{id_}">{escape(section.title)}</a></li>'
+        for section, id_ in zip(sections, ids, strict=True)
+    )
+    return f'<nav aria-label="Contents"><p>Contents</p><ol>{items}</ol></nav>'
+
+
+def _scripts(sections: Sequence[Section]) -> str:
+    """The scripts that some section needs, each once."""
+    needs = {need for section in sections for need in section.needs}
+    unknown = needs - {PLOTLY, EXPLORER}
+    if unknown:
+        raise ValueError(f"sections: unknown needs {sorted(unknown)}, expected {PLOTLY!r} or {EXPLORER!r}.")
+    scripts = []
+    if EXPLORER in needs:
+        scripts += [_asset("plot.js"), _asset("explorer.js")]
+    if PLOTLY in needs:
+        from plotly.offline import get_plotlyjs
+
+        scripts += [get_plotlyjs(), _asset("charts.js")]
+    return "\n".join(f"<script>{script}</script>" for script in scripts)
+
+
+def _asset(name: str) -> str:
+    return resources.files("derex.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _ids(titles: Sequence[str]) -> list[str]:
+    """Anchors made of the titles; a number tells apart those that would be the same."""
+    slugs = [re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section" for title in titles]
+    seen: dict[str, int] = {}
+    ids = []
+    for slug in slugs:
+        seen[slug] = seen.get(slug, 0) + 1
+        ids.append(f"s-{slug}" if seen[slug] == 1 else f"s-{slug}--{seen[slug]}")
+    return ids
+
+
+def _is_numeric(cells: Sequence[Cell]) -> bool:
+    """Whether a column holds numbers, possibly with gaps."""
+    present = [cell for cell in cells if cell is not None]
+    return bool(present) and all(isinstance(cell, Real) for cell in present)
+
+
+def _block(block: str) -> str:
+    lines = [line.strip() for line in block.strip().splitlines()]
+    if all(line.startswith("- ") for line in lines):
+        return "<ul>" + "".join(f"<li>{_inline(line[2:])}</li>" for line in lines) + "</ul>"
+    return f"<p>{_inline(' '.join(lines))}</p>"
+
+
+def _inline(text: str) -> str:
+    """Escaped text with code, bold and emphasis; nothing is read inside code."""
+    parts = re.split(r"`([^`]+)`", escape(text))
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = f"<code>{part}</code>"
+        else:
+            part = re.sub(r"\*\*(?=\S)(.+?)(?<=\S)\*\*", r"<strong>\1</strong>", part)
+            parts[i] = re.sub(r"(?<![\w*])\*(?=\S)([^*]+?)(?<=\S)\*(?![\w*])", r"<em>\1</em>", part)
+    return "".join(parts)

@@ -1,0 +1,459 @@
+"""The estimator against LAPACK, and what it promises about its outputs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from derex import DeRex, exact
+from derex.decomposition import scores
+from derex.estimators.measuring import squared_correlation
+
+N = 8
+
+
+def one_hot(ids, n=N):
+    return np.eye(n, dtype=np.float32)[np.asarray(ids)]
+
+
+def inputs(encoder, ids):
+    return ids if encoder == "tabular" else one_hot(ids)
+
+
+def small(**options):
+    """A model that is trained in a moment; all of the same shape, so that they share what is compiled."""
+    return DeRex(**{"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0} | options)
+
+
+@pytest.fixture(scope="module")
+def tabular(chain):
+    model = DeRex(3, objective="nested", encoder="tabular", steps=2000, batch_size=256, random_state=0)
+    return model.fit(chain.x, chain.y)
+
+
+# ------------------------------------------------------------------------------------- the decomposition
+
+ACCURACY = {  # largest error of σ, of f and g up to sign, and of the bonus relative to the exact one
+    ("derex", "tabular"): (0.01, 0.15, 0.1),
+    ("nested", "tabular"): (0.001, 0.02, 0.02),
+    ("derex", "linear"): (0.01, 0.15, 0.1),
+    ("nested", "linear"): (0.001, 0.02, 0.02),
+    ("derex", "mlp"): (0.01, 0.15, 0.1),
+    ("nested", "mlp"): (0.001, 0.02, 0.02),
+}
+
+
+@pytest.mark.parametrize(("objective", "encoder"), ACCURACY)
+def test_fit_recovers_the_exact_decomposition(chain, objective, encoder):
+    steps, rate = (400, 3e-3) if encoder == "mlp" else (4000, 1e-2)
+    model = DeRex(
+        3,
+        objective=objective,
+        encoder=encoder,
+        steps=steps,
+        learning_rate=rate,
+        batch_size=256,
+        random_state=0,
+    )
+    model.fit(inputs(encoder, chain.x), inputs(encoder, chain.y))
+    states = inputs(encoder, np.arange(N))
+    f, g = model.transform(states), model.transform_y(states)
+    signs = np.sign(chain.exact.d @ (f * chain.exact.left))
+    sigma, functions, bonus = ACCURACY[objective, encoder]
+    np.testing.assert_allclose(model.singular_values_, chain.exact.singular_values, atol=sigma)
+    np.testing.assert_allclose(f * signs, chain.exact.left, atol=functions)
+    np.testing.assert_allclose(g * signs, chain.exact.right, atol=functions)
+    np.testing.assert_allclose(model.bonus(states), chain.exact.bonus(floor=0.05), rtol=bonus)
+    assert scores.captured_energy(chain.joint, f) > 0.999
+
+
+def test_laplacian_recovers_the_eigenfunctions_of_a_reversible_chain():
+    ring = np.arange(N)
+    x, y = np.concatenate([ring, ring]), np.concatenate([np.roll(ring, 1), np.roll(ring, -1)])
+    x, y = np.tile(x, 10), np.tile(y, 10)
+    model = DeRex(3, objective="laplacian", encoder="tabular", steps=2000, batch_size=64, random_state=0).fit(
+        x, y
+    )
+    f = model.transform(ring)
+    # The smoothest functions on a ring: a constant, which standardising takes out, a sine and a cosine.
+    waves = np.stack([np.cos(2 * np.pi * ring / N), np.sin(2 * np.pi * ring / N)], axis=1) / np.sqrt(N / 2)
+    np.testing.assert_allclose(waves @ (waves.T @ f), f, atol=0.05)
+    np.testing.assert_allclose(model.singular_values_, np.cos(2 * np.pi / N), atol=0.01)
+    np.testing.assert_array_equal(model.transform_y(ring), f)
+
+
+# ------------------------------------------------------------------------------------- outputs
+
+
+def test_representations_are_standardised_on_the_training_data(tabular, chain):
+    for values in (tabular.transform(chain.x), tabular.transform_y(chain.y)):
+        np.testing.assert_allclose(values.mean(axis=0, dtype=np.float64), 0.0, atol=1e-6)
+        np.testing.assert_allclose(values.std(axis=0, dtype=np.float64), 1.0, atol=1e-4)
+
+
+def test_standardised_even_while_the_networks_still_move(vectors):
+    x, y = vectors
+    model = small(encoder="mlp", learning_rate=0.03, objective="nested").fit(x, y)
+    np.testing.assert_allclose(model.transform(x).mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(model.transform(x).std(axis=0), 1.0, atol=1e-3)
+
+
+def test_sigma_is_the_correlation_of_the_representations(tabular, chain):
+    f, g = tabular.transform(chain.x), tabular.transform_y(chain.y)
+    np.testing.assert_allclose(tabular.sigma_, f.T @ g / len(f), atol=1e-4)
+    np.testing.assert_allclose(tabular.singular_values_, np.diag(tabular.sigma_), atol=1e-6)
+    assert np.all(np.diff(tabular.singular_values_) <= 0.0)
+
+
+def test_shapes_and_types(tabular, chain):
+    assert tabular.transform(chain.x).shape == (4000, 3)
+    assert tabular.bonus(chain.x).shape == (4000,)
+    assert tabular.singular_values_.shape == (3,)
+    assert {tabular.transform(chain.x).dtype, tabular.bonus(chain.x).dtype} == {np.dtype(np.float32)}
+    assert tabular.n_iter_ == 2000
+    assert tabular.history_["step"].tolist() == [200.0 * i for i in range(1, 11)]
+    assert tabular.history_["trace"][-1] == pytest.approx(tabular.singular_values_.sum(), abs=0.01)
+
+
+def test_an_order_of_singular_values_holds_for_both_sides(vectors):
+    x, y = vectors
+    model = small(k=3, learning_rate=1e-9).fit(x, y)  # hardly trained: in no order, and some may be negative
+    f, g = model.transform(x), model.transform_y(y)
+    np.testing.assert_allclose(np.diag(model.sigma_), np.sum(f * g, axis=0) / len(f), atol=1e-4)
+    assert np.all(np.diff(np.diag(model.sigma_)) <= 0.0)
+    np.testing.assert_array_equal(model.singular_values_, np.maximum(np.diag(model.sigma_), 0.0))
+
+
+def test_one_component(chain):
+    model = small(k=1, encoder="tabular", steps=400, objective="nested").fit(chain.x, chain.y)
+    assert model.singular_values_ == pytest.approx(chain.exact.singular_values[:1], abs=0.01)
+    assert model.history_["off_diagonal"][-1] == 0.0
+
+
+# ------------------------------------------------------------------------------------- the bonus
+
+
+@pytest.fixture(scope="module")
+def mlp(vectors):
+    return small(encoder="mlp").fit(*vectors)
+
+
+def test_bonus_is_the_weighted_norm(mlp, vectors):
+    x, _ = vectors
+    wanted = np.linalg.norm(mlp.transform(x) / np.maximum(mlp.singular_values_, 0.05), axis=1)
+    typical = mlp.bonus(x)
+    exactly = np.isclose(typical, wanted, rtol=1e-5)
+    assert exactly.mean() >= 0.98  # novelty leaves all but the most unusual per cent as they are
+    assert np.all(typical >= wanted * (1 - 1e-5))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("floor", [0.0, 0.05, 0.9])
+def test_bonus_options_can_be_changed_after_fit(vectors, weighted, floor, mlp):
+    x, _ = vectors
+    before = mlp.get_params()
+    mlp.set_params(weighted_bonus=weighted, sigma_floor=floor, novelty=False)
+    weights = np.maximum(mlp.singular_values_, floor) if weighted else 1.0
+    np.testing.assert_allclose(mlp.bonus(x), np.linalg.norm(mlp.transform(x) / weights, axis=1), rtol=1e-5)
+    mlp.set_params(novelty=True)
+    far = mlp.bonus(np.full((1, 3), 1e4, np.float32))
+    mlp.set_params(**before)
+    assert far > np.linalg.norm(mlp.transform(x) / weights, axis=1).max()
+
+
+def test_without_a_floor_components_of_singular_value_zero_do_not_count(mlp, vectors):
+    x, _ = vectors
+    kept = mlp.singular_values_
+    mlp.set_params(sigma_floor=0.0, novelty=False)
+    mlp.singular_values_ = np.array([kept[0], 0.0], np.float32)
+    bonus = mlp.bonus(x)
+    mlp.singular_values_ = kept
+    mlp.set_params(sigma_floor=0.05, novelty=True)
+    np.testing.assert_allclose(bonus, np.abs(mlp.transform(x)[:, 0]) / kept[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("encoder", ["tabular", "linear", "mlp"])
+def test_unseen_inputs_get_the_largest_bonus(chain, encoder):
+    seen = (chain.x != 6) & (chain.y != 6)
+    model = small(
+        encoder=encoder, steps=200, batch_size=256, n_states=N + 2 if encoder == "tabular" else None
+    )
+    states = np.arange(N + 2) if encoder == "tabular" else one_hot(np.arange(N + 2), N + 2)
+    model.fit(states[chain.x[seen]], states[chain.y[seen]])
+    bonus = model.bonus(states)
+    unseen = [6, N, N + 1]
+    assert bonus[unseen].min() > np.delete(bonus, unseen).max()
+    wanted = np.linalg.norm(model.transform(states) / np.maximum(model.singular_values_, 0.05), axis=1)
+    np.testing.assert_allclose(np.delete(bonus, unseen), np.delete(wanted, unseen), rtol=1e-5)
+    if encoder == "tabular":
+        np.testing.assert_allclose(bonus[unseen], np.sqrt(2) * np.delete(bonus, unseen).max(), rtol=1e-6)
+        np.testing.assert_array_equal(model.transform(states)[unseen], 0.0)
+        np.testing.assert_array_equal(model.transform_y(states)[unseen], 0.0)
+    model.set_params(novelty=False)
+    np.testing.assert_allclose(model.bonus(states), wanted, rtol=1e-5)
+
+
+def test_fresh_rows_like_the_training_data_are_left_alone():
+    rng = np.random.default_rng(0)
+    x, fresh = rng.normal(size=(80, 5)), rng.normal(size=(400, 5))  # fewer rows than the network has features
+    model = small(encoder="mlp").fit(x, x + 0.1 * rng.normal(size=x.shape))
+    plain = np.linalg.norm(model.transform(fresh) / np.maximum(model.singular_values_, 0.05), axis=1)
+    assert np.mean(model.bonus(fresh) > plain * 1.0001) < 0.06
+    assert np.all(model.bonus(100.0 * np.eye(5)) > model.bonus(x).max())
+
+
+# ------------------------------------------------------------------------------------- reproducibility
+
+
+def test_the_same_seed_gives_the_same_result(vectors):
+    first, again, other = (small(random_state=seed).fit(*vectors) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.transform(vectors[0]), again.transform(vectors[0]))
+    np.testing.assert_array_equal(first.sigma_, again.sigma_)
+    assert not np.allclose(first.transform(vectors[0]), other.transform(vectors[0]))
+
+
+def test_draws_do_not_depend_on_how_training_is_cut_into_chunks(vectors, monkeypatch):
+    whole = small().fit(*vectors)
+    monkeypatch.setattr("derex.estimators.data.CHUNK_STEPS", 8)
+    parts = small().fit(*vectors)
+    assert parts.history_["step"].tolist() == [7.0, 14.0, 20.0]
+    np.testing.assert_allclose(whole.transform(vectors[0]), parts.transform(vectors[0]), atol=1e-5)
+
+
+def test_refitting_starts_afresh(vectors):
+    x, y = vectors
+    model = small().fit(x, y)
+    first = model.transform(x)
+    np.testing.assert_array_equal(model.fit(x, y).transform(x), first)
+    assert model.n_iter_ == 20
+
+
+# ------------------------------------------------------------------------------------- inputs
+
+
+CONVERSIONS = {
+    "jax": jnp.asarray,
+    "float64": lambda a: a.astype(np.float64),
+    "fortran": np.asfortranarray,
+    "list": lambda a: a.tolist(),
+    "strided": lambda a: np.repeat(a, 2, axis=0)[::2],
+}
+
+
+@pytest.fixture(scope="module")
+def small_fit(vectors):
+    return small().fit(*vectors).transform(vectors[0])
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_containers_do_not_matter(vectors, small_fit, name):
+    x, y = (CONVERSIONS[name](side) for side in vectors)
+    np.testing.assert_allclose(small().fit(x, y).transform(x), small_fit, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64, np.float16, bool, jnp.bfloat16])
+def test_numbers_of_any_type_are_vectors(dtype):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2 if dtype is bool else 200, size=(60, 3))
+    y = np.roll(x, 1, axis=1)
+    wanted = small().fit(x.astype(dtype).astype(np.float32), y.astype(dtype).astype(np.float32))
+    model = small().fit(x.astype(dtype), y.astype(dtype))
+    np.testing.assert_allclose(
+        model.transform(x.astype(dtype)), wanted.transform(x.astype(dtype).astype(np.float32)), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.float64, np.float32])
+def test_ids_of_any_type(chain, tabular, dtype):
+    np.testing.assert_array_equal(
+        tabular.transform(chain.x[:, None].astype(dtype)), tabular.transform(chain.x)
+    )
+
+
+def test_sides_may_differ_in_shape_and_encoder(chain):
+    """Numbers to coordinates: f of a table, g of a network, recover the same decomposition."""
+    model = DeRex(
+        2, objective="nested", encoder=("tabular", "linear"), steps=1500, batch_size=256, random_state=0
+    )
+    model.fit(chain.x, one_hot(chain.y))
+    np.testing.assert_allclose(model.singular_values_, chain.exact.singular_values[:2], atol=0.005)
+    assert model.transform_y(one_hot(np.arange(N))).shape == (N, 2)
+
+
+def test_state_action_pairs_to_next_states():
+    """P over (state, action) rows (Section 5) needs nothing extra: ids s A + a, twice as many as next states."""
+    rng = np.random.default_rng(0)
+    tensor = rng.dirichlet(np.full(5, 0.3), (5, 2))
+    state, action = rng.integers(0, 5, 3000), rng.integers(0, 2, 3000)
+    following = (rng.random(3000)[:, None] > tensor.cumsum(axis=2)[state, action]).sum(axis=1)
+    pairs = 2 * state + action
+    truth = exact.decompose(exact.empirical_joint(pairs, following, 10, 5), 2)
+    model = DeRex(2, objective="nested", encoder="tabular", steps=1500, batch_size=128, random_state=0)
+    model.fit(pairs, following)
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values, atol=0.005)
+    np.testing.assert_allclose(model.bonus(np.arange(10)), truth.bonus(), rtol=0.05)
+
+
+def test_images_of_bytes_and_of_fractions_are_the_same():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (40, 5, 6, 1), dtype=np.uint8)
+    y = np.roll(x, 1, axis=1)
+    of_bytes = small(encoder="conv", steps=3).fit(x, y)
+    of_fractions = small(encoder="conv", steps=3).fit(x / 255.0, y / 255.0)
+    np.testing.assert_allclose(of_bytes.transform(x), of_fractions.transform(x / 255.0), atol=1e-3)
+    with pytest.raises(ValueError, match="fitted on values of type uint8, got float64"):
+        of_bytes.transform(x / 255.0)
+
+
+def test_double_precision_mode_works(vectors):
+    x, y = vectors
+    with jax.enable_x64(True):
+        model = small().fit(x.astype(np.float64), y)
+        double, bonus = model.transform(x), model.bonus(x)
+        model.partial_fit(x, y)
+        assert np.isfinite(model.bonus(x)).all()
+    assert {double.dtype, bonus.dtype, model.sigma_.dtype} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(np.mean(double, axis=0), 0.0, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------- own modules
+
+
+class Own(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __init__(self, size, k, *, key):
+        self.layer = eqx.nn.Linear(size, k, key=key)
+
+    def __call__(self, x):
+        return self.layer(jnp.tanh(x))
+
+
+def factory(key, shape, k):
+    return Own(shape[0], k, key=key)
+
+
+def test_a_function_that_makes_modules(vectors):
+    x, y = vectors
+    model = small(encoder=factory).fit(x, y)
+    assert model.transform(x).shape == (60, 2)
+    assert model.score(x, y) > 0.0
+
+
+def test_a_pair_of_modules_is_trained_from_where_it_stands(vectors):
+    x, y = vectors
+    f, g = Own(3, 2, key=jax.random.key(0)), Own(2, 2, key=jax.random.key(1))
+    model = small(encoder=(f, g), learning_rate=1e-30, steps=1).fit(x, y)
+    trained = model._state.networks
+    np.testing.assert_array_equal(trained.f.network.layer.weight, f.layer.weight)
+    np.testing.assert_array_equal(trained.g.network.layer.weight, g.layer.weight)
+    outputs = np.asarray(jax.vmap(f)(x))
+    wanted = (outputs - outputs.mean(axis=0)) / outputs.std(axis=0)
+    np.testing.assert_allclose(model.transform(x), wanted[:, model._order], atol=1e-4)
+
+
+def test_a_single_module_serves_both_sides(vectors):
+    x, _ = vectors
+    f = Own(3, 2, key=jax.random.key(0))
+    model = small(encoder=f).fit(x, np.roll(x, 1, axis=0))
+    assert not np.allclose(model.transform(x), model.transform_y(x))  # trained apart
+    np.testing.assert_array_equal(f.layer.weight, Own(3, 2, key=jax.random.key(0)).layer.weight)  # untouched
+
+
+def test_own_modules_that_read_integers(chain):
+    def embedding(key, shape, k):
+        return eqx.nn.Embedding(N, k, key=key)
+
+    model = DeRex(2, objective="nested", encoder=embedding, steps=1000, learning_rate=0.02, batch_size=256)
+    model.set_params(random_state=0).fit(chain.x, chain.y)
+    np.testing.assert_allclose(model.singular_values_, chain.exact.singular_values[:2], atol=0.02)
+
+
+# ------------------------------------------------------------------------------------- streams
+
+
+def test_a_stream_converges(chain):
+    model = DeRex(
+        2, objective="nested", encoder="tabular", learning_rate=0.02, n_states=N + 1, random_state=0
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(600):
+        rows = rng.integers(0, len(chain.x), 256)
+        model.partial_fit(chain.x[rows], chain.y[rows])
+    assert model.n_iter_ == 600
+    np.testing.assert_allclose(model.singular_values_, chain.exact.singular_values[:2], atol=0.03)
+    bonus = model.bonus(np.arange(N + 1))
+    assert np.argmax(bonus) == N
+    assert bonus[N] == pytest.approx(np.sqrt(2) * bonus[:N].max(), rel=1e-5)
+    assert scores.captured_energy(chain.joint, model.transform(np.arange(N))) > 0.99
+
+
+def test_a_stream_remembers_which_ids_it_saw():
+    rng = np.random.default_rng(0)
+    model = DeRex(1, encoder="tabular", n_states=6, random_state=0)
+    for ids in ([0, 1, 2], [1, 2, 3]):
+        model.partial_fit(rng.choice(ids, 20), rng.choice(ids, 20))
+    bonus = model.bonus(np.arange(6))
+    np.testing.assert_array_equal(bonus[4:], bonus.max())
+    assert bonus[:4].max() < bonus.max()
+
+
+def test_partial_fit_takes_one_step_on_the_halves_of_its_batch(vectors):
+    """Both halves are used, in the order of the rows, and an odd last row is left out."""
+    x, y = vectors
+    model, odd, swapped = (small(random_state=0).partial_fit(x[:40], y[:40]) for _ in range(3))
+    model.partial_fit(x[:40], y[:40])
+    odd.partial_fit(x[:41], y[:41])
+    order = np.r_[20:40, :20]
+    swapped.partial_fit(x[:40][order], y[:40][order])
+    f, f_odd, f_swapped = (m.transform(x) - m.transform(x).mean(axis=0) for m in (model, odd, swapped))
+    np.testing.assert_allclose(f_odd, f, atol=1e-4)
+    np.testing.assert_allclose(f_swapped, f, atol=1e-4)
+    other = small().partial_fit(x[:40], y[:40]).partial_fit(x[20:], y[20:]).transform(x)
+    assert np.abs(other - other.mean(axis=0) - f).max() > 1e-3
+
+
+def test_partial_fit_goes_on_from_fit(vectors):
+    x, y = vectors
+    model = small().fit(x, y)
+    before = model.transform(x)
+    model.partial_fit(x, y)
+    assert model.n_iter_ == 21
+    assert 0.0 < np.abs(model.transform(x) - before).max() < 0.5
+    norms = np.linalg.norm(model.transform(x) / np.maximum(model.singular_values_, 0.05), axis=1)
+    np.testing.assert_allclose(model.bonus(x), norms, rtol=1e-5)  # features have moved: no guard but ids
+
+
+# ------------------------------------------------------------------------------------- held-out data and trouble
+
+
+def test_score_on_held_out_pairs(tabular, chain, sample_chain):
+    x, y = sample_chain(4000, seed=1)
+    best = np.sum(chain.exact.singular_values**2)
+    assert tabular.score(chain.x, chain.y) == pytest.approx(best, rel=0.01)
+    assert tabular.score(x, y) == pytest.approx(best, rel=0.05)
+    assert tabular.score(x, np.random.default_rng(0).permutation(y)) < 0.05
+    mixed = tabular.transform(x) @ np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [3.0, 0.0, -1.0]])
+    assert squared_correlation(mixed, tabular.transform_y(y)) == pytest.approx(tabular.score(x, y), rel=1e-4)
+
+
+def test_divergence_is_an_error_and_leaves_the_old_model(vectors):
+    x, y = vectors
+    model = small(objective="nested").fit(x, y)
+    before = model.transform(x)
+    model.set_params(learning_rate=1e30)
+    with pytest.raises(FloatingPointError, match="Lower learning_rate"):
+        model.fit(x, y)
+    np.testing.assert_array_equal(model.transform(x), before)
+    with pytest.raises(FloatingPointError, match="diverged at update 2"):
+        model.partial_fit(x, y).partial_fit(x, y)
+
+
+def test_a_progress_bar_on_demand(vectors, capsys):
+    small(verbose=True).fit(*vectors)
+    shown = capsys.readouterr().out
+    assert "20/20" in shown
+    assert all(word in shown for word in ("loss", "off-diagonal", "/s"))
+    small().fit(*vectors)
+    assert capsys.readouterr().out == ""
