@@ -38,7 +38,8 @@ def default_learning_rate(encoder: Any) -> float:
 
 def input_specs(rows: Sides, kinds: Sides, n_states: Any, tied: bool) -> Sides:
     """Shapes, types and table sizes of both sides; a tied objective needs them to be the same."""
-    declared = n_states if isinstance(n_states, tuple | list) else (n_states, n_states)
+    pair = n_states if isinstance(n_states, tuple | list) else (n_states, n_states)
+    declared = [None if size is None else int(size) for size in pair]
     specs = [_spec(*each) for each in zip("XY", rows, kinds, declared, strict=True)]
     if not tied:
         return Sides(*specs)
@@ -62,7 +63,12 @@ def build_network(encoder: Any, key: PRNGKeyArray, spec: InputSpec, k: int) -> e
     """An untrained network: a named encoder, the user's module as it is, or what the user's function makes."""
     if isinstance(encoder, str):
         return ENCODERS[encoder].build(key, spec, k)
-    return encoder if isinstance(encoder, eqx.Module) else encoder(key, spec.shape, k)
+    if isinstance(encoder, eqx.Module):
+        return encoder
+    network = encoder(key, spec.shape, k)
+    if not isinstance(network, eqx.Module):
+        raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
+    return network
 
 
 def build_networks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, no_type_check
 
 import equinox as eqx
 import jax
@@ -82,6 +82,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         >>> model.transform(states).shape, model.bonus(states).shape  # doctest: +SKIP
     """
 
+    @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
     def __init__(
         self,
         k: int = 16,
@@ -95,7 +96,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         weighted_bonus: bool = True,
         sigma_floor: float = SIGMA_FLOOR,
         novelty: bool = True,
-        n_states: int | tuple[int, int] | None = None,
+        n_states: int | tuple[int | None, int | None] | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ):
@@ -124,9 +125,9 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         kinds = kinds_of(self.encoder)
         rows = self._check_pairs(X, y, kinds, reset=True)
         specs = input_specs(rows, kinds, self.n_states, objective.tied)
-        check.check_k(self.k, self.batch_size // 2, zip("XY", rows, specs, strict=True))
+        check.check_k(int(self.k), int(self.batch_size) // 2, zip("XY", rows, specs, strict=True))
         state, draws, rng = self._untrained(objective, rows, specs)
-        data = PairData(*rows, (specs.x.dtype, specs.y.dtype), self.batch_size, rng)
+        data = PairData(*rows, (specs.x.dtype, specs.y.dtype), int(self.batch_size), rng)
         state, history = self._train(objective, data, state, draws)
         state = state._replace(running=measure(state.networks, data))
         self._publish(specs, state, history, self._seen(specs, rows, objective.tied))
@@ -249,12 +250,13 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check.check_integer("steps", self.steps, 1)
         if self.learning_rate is not None:
             check.check_number("learning_rate", self.learning_rate, 0.0, inclusive=False)
-        if not isinstance(self.lambda_r, str):
-            check.check_number("lambda_r", self.lambda_r, 0.0)
+        lambda_r = self.lambda_r
+        if not isinstance(lambda_r, str):
+            lambda_r = check.check_number("lambda_r", lambda_r, 0.0)
         check.check_choice("objective", self.objective, OBJECTIVES)
         check.check_n_states(self.n_states, kinds_of(self.encoder))
         self._check_bonus_parameters()
-        return make_objective(self.objective, self.k, self.lambda_r)
+        return make_objective(self.objective, int(self.k), lambda_r)
 
     def _check_bonus_parameters(self) -> None:
         check.check_flag("weighted_bonus", self.weighted_bonus)
@@ -282,7 +284,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             checked = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
             X, y = (a if is_memory_mapped(a) else b for a, b in zip((X, y), checked, strict=True))
         rows = Sides(check.check_rows("X", X, kinds.x), check.check_rows("Y", y, kinds.y))
-        check.check_pairs(rows.x, rows.y, self.k)
+        check.check_pairs(rows.x, rows.y, int(self.k))
         if not reset:
             check.check_like_fitted("X", rows.x, self._specs.x, type(self).__name__)
             check.check_like_fitted("Y", rows.y, self._specs.y, type(self).__name__)
@@ -302,20 +304,20 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Fresh networks for this data, and what the rest of the fit draws from."""
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         build, draws = jax.random.split(jax.random.key(seed))
-        rng = np.random.default_rng(seed)
-        networks = build_networks(self.encoder, build, specs, self.k, objective, rows, rng)
-        return initial_state(networks, self.k), draws, rng
+        rng, k = np.random.default_rng(seed), int(self.k)
+        networks = build_networks(self.encoder, build, specs, k, objective, rows, rng)
+        return initial_state(networks, k), draws, rng
 
     def _train(
         self, objective: Objective, data: PairData, state: TrainState, draws: PRNGKeyArray
     ) -> tuple[TrainState, list[tuple[float, ...]]]:
         """All updates of a fit, a chunk at a time."""
-        history, done = [], 0
-        lengths = chunk_lengths(self.steps, data.chunk)
+        history, done, steps = [], 0, int(self.steps)
+        lengths = chunk_lengths(steps, data.chunk)
         items = data.items(draws, 0, lengths[0])
-        with FitProgress(self.steps, enabled=bool(self.verbose)) as progress:
+        with FitProgress(steps, enabled=bool(self.verbose)) as progress:
             for length, following in zip(lengths, [*lengths[1:], 0], strict=True):
-                rates = jnp.asarray(cosine_rates(done, length, self.steps, self._learning_rate()))
+                rates = jnp.asarray(cosine_rates(done, length, steps, self._learning_rate()))
                 state, seen = train_chunk(objective, data.source, state, items, rates)
                 done += length
                 if following:  # gathered while the device is busy

@@ -26,6 +26,7 @@ from derex.networks import InputSpec
 FORMAT, VERSION = "derex-model", 1
 HEADER = "header.json"
 OWN = "own module"
+KEYS = {"parameters", "specs", "n_features_in_", "feature_names_in_", "guards", "arrays"}  # of the header
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
@@ -108,9 +109,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 for name, member in members.items()
             }
             header = json.loads(arrays.pop(HEADER).tobytes())
-            if header["format"] != FORMAT or (
-                header["version"] <= VERSION and header["arrays"] != sorted(arrays)
-            ):
+            known = header["format"] == FORMAT
+            if known and header["version"] <= VERSION:
+                known = header.keys() >= KEYS and header["arrays"] == sorted(arrays)
+            if not known:
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
             raise ValueError(

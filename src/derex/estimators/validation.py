@@ -260,7 +260,7 @@ def table_size(name: str, ids: np.ndarray, declared: int | None) -> int:
         raise ValueError(
             f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Raise n_states."
         )
-    return largest + 1 if declared is None else int(declared)
+    return largest + 1 if declared is None else declared
 
 
 def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: str) -> None:
