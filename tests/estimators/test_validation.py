@@ -133,7 +133,7 @@ def test_bad_options(name, method):
 
 def test_good_data_does_start_training():
     with pytest.raises(AssertionError, match="training started"):
-        model().fit(X, Y)
+        model(encoder="linear").fit(X, Y)
 
 
 def test_too_few_rows_in_a_batch_of_a_stream():

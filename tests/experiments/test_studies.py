@@ -148,13 +148,22 @@ def test_mazes_have_the_doors_that_were_asked_for():
     assert sum(rows.count(arrow) for arrow in "<>^v") == 12
 
 
-def test_interval_covers_the_mean():
-    mean, low, high = interval([1.0, 2.0, 3.0, 4.0])
-    assert mean == 2.5
-    assert 1.0 <= low < mean < high <= 4.0
+def test_interval_is_students():
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert high - mean == pytest.approx(4.302653 / np.sqrt(3))  # t quantile at two degrees of freedom, s = 1
+    assert mean - low == pytest.approx(high - mean)
     assert interval([2.0]) == (2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="at least one"):
         interval([])
+
+
+def test_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = [
+        low <= 0.0 <= high for _, low, high in (interval(rng.normal(size=3).tolist()) for _ in range(2000))
+    ]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
 def test_unknown_map_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """The convolution in its two forms, and the encoder built of them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,25 +9,24 @@ import pytest
 
 from derex.networks.conv import SMALLEST, Conv, Convolution, by_convolution, by_patches
 
-SIZES = [(1, 1), (2, 2), (3, 5), (4, 7), (8, 6)]
+SIZES = [(1, 1), (3, 5), (4, 7), (8, 6)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_patches_and_convolution_agree(size):
     """Values and gradients, for odd and even sides."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    image, weight = jax.random.normal(keys[0], (*size, 3)), jax.random.normal(keys[1], (27, 4))
-    out = by_patches(image, weight)
-    assert out.shape == (-(-size[0] // 2), -(-size[1] // 2), 4)
-    np.testing.assert_allclose(by_convolution(image, weight), out, rtol=1e-4, atol=1e-4)
-    direction = jax.random.normal(keys[2], out.shape)
-    gradients = [
-        jax.grad(lambda image, weight, form=form: jnp.sum(direction * form(image, weight)), argnums=(0, 1))(
-            image, weight
-        )
-        for form in (by_patches, by_convolution)
-    ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *gradients)
+    rng = np.random.default_rng(0)
+    image, weight = jnp.asarray(rng.normal(size=(*size, 3))), jnp.asarray(rng.normal(size=(27, 4)))
+    direction = rng.normal(size=(-(-size[0] // 2), -(-size[1] // 2), 4))
+
+    @partial(jax.jit, static_argnums=0)
+    def values_and_gradients(form, image, weight):
+        out, pull = jax.vjp(form, image, weight)
+        return out, pull(jnp.asarray(direction, out.dtype))
+
+    found = [values_and_gradients(form, image, weight) for form in (by_patches, by_convolution)]
+    assert found[0][0].shape == direction.shape
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *found)
 
 
 def test_patches_by_hand():
@@ -54,10 +55,20 @@ def test_convolutions_go_on_until_the_image_is_small(shape, layers):
     height, width = (int(np.ceil(side / 2**layers)) for side in shape[:2])
     assert max(height, width) <= SMALLEST
     assert encoder.hidden.in_features == height * width * (2 if layers == 1 else 4)
-    assert encoder(jnp.zeros(shape)).shape == (3,)
+    assert jax.eval_shape(encoder, jnp.zeros(shape)).shape == (3,)
 
 
 def test_bytes_are_fractions_of_255():
     encoder = Conv((4, 4, 1), 2, channels=2, width=5, key=jax.random.key(0))
     image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) * 16
     np.testing.assert_allclose(encoder(jnp.asarray(image)), encoder(jnp.asarray(image / 255.0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1, 255.0], ids=["bytes", "fractions"])
+def test_the_mean_image_is_taken_out(scale):
+    rows = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
+    built = Conv((4, 4, 1), 2, channels=2, width=5, key=jax.random.key(0))
+    prepared = built.prepared(rows if scale == 1 else rows / scale)
+    np.testing.assert_allclose(prepared.mean.value, rows.mean(axis=0) / 255.0, rtol=1e-5)
+    image = jnp.asarray(rows[0] / 255.0, jnp.float32)
+    np.testing.assert_allclose(prepared(image), built(image - prepared.mean.value), rtol=1e-4, atol=1e-6)

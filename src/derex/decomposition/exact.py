@@ -231,9 +231,11 @@ def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
         )
     if k is None:
         return largest
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise TypeError(f"k: expected an integer, got {k!r} of type {type(k).__name__}.")
     if not 1 <= k <= largest:
         raise ValueError(
             f"k: expected 1 <= k <= {largest}, got {k}. The joint visits min(rows, columns) = {visited} "
             f"states{', and the constant mode takes one component' if geometry == 'visitation' else ''}."
         )
-    return k
+    return int(k)

@@ -10,7 +10,7 @@ With features φ, counted over n training visits, C = E[φ φᵀ] (centred) and 
 For one-hot features it is 1/(N(s) + 1), N(s) the number of visits: 1 if never seen (up to the centring, a relative
 error of the order of Σ_s d(s)²). A bonus is raised where
 the share is above what fresh visits to the training states show (the 99th percentile over visits, each left out of its
-own C), continuously, up to √2 times the largest bonus in training: that of a state visited half as often as the
+own C), continuously, by up to √2 times the largest bonus in training: that of a state visited half as often as the
 rarest. Below it the bonus is left exactly as it is.
 
 Shapes: m distinct rows, h features.

@@ -65,7 +65,12 @@ def build_network(encoder: Any, key: PRNGKeyArray, spec: InputSpec, k: int) -> e
         return ENCODERS[encoder].build(key, spec, k)
     if isinstance(encoder, eqx.Module):
         return encoder
-    network = encoder(key, spec.shape, k)
+    try:
+        network = encoder(key, spec.shape, k)
+    except TypeError as error:
+        raise TypeError(
+            f"encoder: a function is called as encoder(key, shape, k) and failed: {error}."
+        ) from error
     if not isinstance(network, eqx.Module):
         raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
     return network

@@ -148,6 +148,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rows = self._check_pairs(X, y, kinds, reset=first)
         if first:
             specs = input_specs(rows, kinds, self.n_states, objective.tied)
+            check.check_table_k(int(self.k), specs)
             state, *_ = self._untrained(objective, rows, specs)
             guards, history = self._seen(specs, rows, objective.tied), []
         else:
@@ -182,8 +183,9 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         A network's norm says nothing about inputs unlike any it was trained on. With `novelty=True` such inputs are
         recognised (by ids never seen, or features that training does not span: `derex.decomposition.support`) and
-        raised towards √2 times the largest bonus in training; every other bonus is exactly the norm. The user's own
-        modules take part if they have a `features` method. `partial_fit` remembers ids only.
+        raised by up to √2 times the largest bonus in training; every other bonus is exactly the norm. The user's own
+        modules take part if they have a `features` method. `partial_fit` remembers ids; for networks what an earlier
+        `fit` saw stays known, and a stream alone has no guard.
         """
         check_is_fitted(self)
         self._check_bonus_parameters()
@@ -285,6 +287,9 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             X, y = (a if is_memory_mapped(a) else b for a, b in zip((X, y), checked, strict=True))
         rows = Sides(check.check_rows("X", X, kinds.x), check.check_rows("Y", y, kinds.y))
         check.check_pairs(rows.x, rows.y, int(self.k))
+        for name, side, kind in zip("XY", rows, kinds, strict=True):
+            if reset and kind == "vectors":
+                check.check_precision(name, side)
         if not reset:
             check.check_like_fitted("X", rows.x, self._specs.x, type(self).__name__)
             check.check_like_fitted("Y", rows.y, self._specs.y, type(self).__name__)
@@ -344,6 +349,9 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ) -> None:
         """Set everything that makes a model fitted."""
         self._specs, self._state, self._history, self._guards = specs, state, history, guards
+        self._trained_as = {
+            name: getattr(self, name) for name in ("k", "objective", "encoder", "n_states", "lambda_r")
+        }
         sigma = np.asarray(read_statistics(state.running).sigma, np.float32)
         self._order = np.argsort(-np.diag(sigma), kind="stable")
         self.sigma_ = sigma[np.ix_(self._order, self._order)]
@@ -381,8 +389,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Which ids training saw; one network for both sides has seen both."""
         guards: list[Guard] = []
         for i, spec in enumerate(specs):
-            if spec.kind != "ids":
-                guards.append(NoGuard())
+            if spec.kind != "ids":  # what an earlier fit's features span stays known
+                guards.append(NoGuard() if before is None else before[i])
                 continue
             guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
             guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))

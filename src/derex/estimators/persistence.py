@@ -31,7 +31,7 @@ KEYS = {"parameters", "specs", "n_features_in_", "feature_names_in_", "guards", 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Write the fitted model beside its final place, then move it there: readers see all of it or none."""
-    arrays = {f"state/{name}": np.asarray(value) for name, value in _named_arrays(model._state)}
+    arrays = {f"state/{name}": _storable(value) for name, value in _named_arrays(model._state)}
     for side, guard in model._guards._asdict().items():
         arrays |= {f"guard/{side}/{name}": value for name, value in _guard_arrays(guard).items()}
     arrays["history"] = np.asarray(model._history, np.float64)
@@ -53,6 +53,15 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
 def load(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
     """A model of class `cls` from a file; `encoder` stands in for own modules, which files do not hold."""
     header, arrays = _read(Path(path))
+    try:
+        return _rebuilt(cls, header, arrays, path, encoder)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: its header does not describe a model ({error}).") from error
+
+
+def _rebuilt(
+    cls: type, header: dict[str, Any], arrays: dict[str, np.ndarray], path: Any, encoder: Any
+) -> Any:
     parameters = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in header["parameters"].items()
@@ -79,6 +88,12 @@ def load(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
     if header["feature_names_in_"]:
         model.feature_names_in_ = np.asarray(header["feature_names_in_"], object)
     return model
+
+
+def _storable(value: Any) -> np.ndarray:
+    """As a type that NumPy's files know: bfloat16 and its like in single precision, cast back on load."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -129,6 +144,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _plain_parameters(model: Any) -> dict[str, Any]:
     """Constructor parameters as JSON values."""
     parameters = model.get_params(deep=False)
+    parameters |= model._trained_as  # what `set_params` changed since then is not in the arrays
     sides = check.encoder_sides(parameters["encoder"])
     names = [side if isinstance(side, str) else OWN for side in sides]
     parameters["encoder"] = names if isinstance(parameters["encoder"], tuple | list) else names[0]

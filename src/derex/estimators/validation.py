@@ -9,11 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind, count_ids
 from derex.networks.fixed import blocks, trainable
 
+SMALLEST_REACH, FINEST = 1e-30, 1e-5  # least variation of a column, and least part of its mean
 FEWEST_ROWS = 4  # two halves of two
 LARGEST_ID = 2**31 - 1
 LARGEST_TABLE = 2**24  # that is made without being asked for
@@ -101,6 +103,8 @@ def in_numpy_types(rows: Any) -> Any:
 
 def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
     """An array of observations with finite values and the rank its encoder reads. Memory maps are not copied."""
+    if scipy.sparse.issparse(rows):
+        raise TypeError(f"{name}: sparse matrices are not read; pass a dense array: {name}.toarray().")
     array = rows if isinstance(rows, np.ndarray) else np.asarray(rows)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
@@ -130,7 +134,7 @@ def _ids(name: str, array: np.ndarray) -> np.ndarray:
                 f"{name}: encoder='tabular' reads integer ids, got {array[broken[0]]} in row {broken[0]}. For vectors "
                 "use encoder='mlp'."
             )
-    least, largest = min_max(array)
+    least, largest = map(int, min_max(array))
     if least < 0:
         raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
     if largest > LARGEST_ID:
@@ -196,6 +200,19 @@ def check_finite(name: str, array: np.ndarray) -> None:
         start += len(block)
 
 
+def check_precision(name: str, array: np.ndarray) -> None:
+    """Columns whose variation single precision cannot hold, such as time stamps in seconds, are refused."""
+    mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in blocks(array))) / len(array)
+    reach = np.max([np.abs(block - mean).max(axis=0) for block in blocks(array)], axis=0)
+    lost = (reach > 0.0) & ((reach < SMALLEST_REACH) | (reach < FINEST * np.abs(mean)))
+    if lost.any():
+        column = int(np.argmax(lost))
+        raise ValueError(
+            f"{name}: column {column} varies by {reach[column]:.3g} around {mean[column]:.3g}, which single precision "
+            f"cannot hold. Centre and scale it first: ({name} - {name}.mean(axis=0)) / {name}.std(axis=0)."
+        )
+
+
 def check_varies(name: str, array: np.ndarray) -> None:
     """A constant input has no decomposition."""
     first = np.asarray(array[:1])
@@ -245,6 +262,15 @@ def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputSpec]
             raise ValueError(
                 f"k: expected less than the number of distinct rows of {name}, {distinct}; got {k}. Use k <= "
                 f"{distinct - 1}."
+            )
+
+
+def check_table_k(k: int, specs: Iterable[InputSpec]) -> None:
+    """A stream shows its ids little by little; the size of the table bounds k."""
+    for name, spec in zip("XY", specs, strict=True):
+        if spec.n_ids and k >= spec.n_ids:
+            raise ValueError(
+                f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Use a smaller k."
             )
 
 

@@ -44,7 +44,7 @@ of states, and without one-way doors the walk is nearly reversible: the two deco
 Graph drawing spends one of its k functions on the constant, which every method is given anyway; the exact Laplacian's k
 functions leave it out, so the *exact* columns compare like with like.
 **Excess** is the error of graph drawing minus that of De-Rex on the *same* mazes: positive where keeping the direction
-of the dynamics pays. In brackets the 95 % bootstrap interval over mazes.
+of the dynamics pays. In brackets the 95 % t interval over mazes.
 """
 
 

@@ -41,7 +41,7 @@ exact. **Trace / Σσ** compares the sum of the learnt singular values with the 
 The **largest off-diagonal** of Σ would be 0 exactly. **Spearman** is the rank correlation of the bonus with the inverse
 visitation, beside that of the exact decomposition on the same data. *Untrained* is the same network before its first
 update; *shuffled* is trained on the same states with their successors permuted.
-Means over seeds; in brackets the 95 % bootstrap interval.
+Means over seeds; in brackets the 95 % t interval.
 """
 
 

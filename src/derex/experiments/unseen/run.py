@@ -32,11 +32,11 @@ COLUMNS = ("encoder", "objective", "AUROC of the bonus", "of the norm alone", "u
 
 WHY = """
 A network trained on part of the world returns, for the rest, whatever its weights happen to give. On pictures that is
-close to an *average* representation, with a small norm: **the norm alone ranks the unseen room below nearly every
-state that was visited**. What tells the room apart are the features in front of the last layer: part of them is
-spanned by no training row. `DeRex.bonus` measures that part and raises the bonus where it is larger than fresh visits
-to the training states show (`derex.decomposition.support`); all other bonuses are left exactly as they are. With
-coordinates as input the network extrapolates its slowest modes, and the norm alone does well.
+often close to an *average* representation, with a small norm: the norm alone can rank the unseen room *below* the
+states that were visited (compare the columns). What tells the room apart are the features in front of the last layer:
+part of them is spanned by no training row. `DeRex.bonus` measures that part and raises the bonus where it is larger
+than fresh visits to the training states show (`derex.decomposition.support`); other bonuses are left as they are.
+With coordinates as input the network extrapolates its slowest modes, and the norm alone does better.
 """
 
 
@@ -112,8 +112,13 @@ def _summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"encoder": encoder, "objective": objective, "fits": len(members)}
         for score in ("auroc", "auroc_norm", "auroc_untrained"):
             values = [member[score] for member in members]
-            mean, low, high = interval(values)
-            entry[score] = {"mean": mean, "low": low, "high": high, "min": min(values)}
+            by_seed = defaultdict(
+                list
+            )  # rooms are the same ones for every seed: seeds are the independent runs
+            for member in members:
+                by_seed[member["seed"]].append(member[score])
+            mean, low, high = interval([float(np.mean(each)) for each in by_seed.values()])
+            entry[score] = {"mean": mean, "low": max(low, 0.0), "high": min(high, 1.0), "min": min(values)}
         summary.append(entry)
     return summary
 
