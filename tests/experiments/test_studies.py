@@ -166,6 +166,14 @@ def test_interval_covers_as_often_as_it_says():
     assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
+def test_quick_keeps_what_the_user_chose(tmp_path):
+    assert TabularStudy(quick=True, seeds=2).shortened().seeds == 2
+    assert TabularStudy(quick=True).shortened().seeds == 1
+    with pytest.raises(ValueError, match="maps: expected 'four-rooms'"):
+        run_decomposition(TabularStudy(out=tmp_path / "t", quick=True, maps=("four-room",)))
+    assert not (tmp_path / "t").exists()
+
+
 def test_unknown_map_is_refused(tmp_path):
     with pytest.raises(ValueError, match="maps: expected 'four-rooms'"):
         named_map("five-rooms", 0)

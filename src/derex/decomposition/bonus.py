@@ -16,12 +16,12 @@ def bonus(
         f: standardised representations.
         sigma: the diagonal of Σ̃.
         weighted: the paper's weights Σ̃⁻²; False gives the plain norm ‖f(s)‖.
-        floor: |σ| below it counts as the floor. A departure from the paper: its weights are unbounded as σ → 0.
-            `floor=0` is the paper's form.
+        floor: σ below it, negative ones too, counts as the floor. A departure from the paper: its weights are
+            unbounded as σ → 0. `floor=0` is the paper's form, for σ > 0.
 
     Returns:
         One number per row.
     """
     if weighted:
-        f = f / jnp.maximum(jnp.abs(sigma), floor)
+        f = f / jnp.maximum(sigma, floor)
     return jnp.linalg.norm(f, axis=-1)

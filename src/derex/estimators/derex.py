@@ -18,7 +18,7 @@ from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.decomposition.bonus import bonus as bonus_of
 from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
-from derex.decomposition.support import fit_support, raise_bonus
+from derex.decomposition.support import raise_bonus
 from derex.estimators import validation as check
 from derex.estimators.building import (
     CALIBRATION_ROWS,
@@ -29,7 +29,7 @@ from derex.estimators.building import (
     kinds_of,
 )
 from derex.estimators.data import PairData, is_memory_mapped, map_rows, on_device
-from derex.estimators.guards import FeatureSpan, Guard, NoGuard, SeenIds
+from derex.estimators.guards import Guard, NoGuard, SeenIds, feature_span
 from derex.estimators.measuring import measure, squared_correlation
 from derex.estimators.progress import FitProgress
 from derex.estimators.sources import GivenRows
@@ -183,7 +183,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         A network's norm says nothing about inputs unlike any it was trained on. With `novelty=True` such inputs are
         recognised (by ids never seen, or features that training does not span: `derex.decomposition.support`) and
-        raised by up to √2 times the largest bonus in training; every other bonus is exactly the norm. The user's own
+        raised by up to √2 times the largest bonus in training; every other bonus, at least 99 % of the training visits
+        among them, is exactly the norm. The user's own
         modules take part if they have a `features` method. `partial_fit` remembers ids; for networks what an earlier
         `fit` saw stays known, and a stream alone has no guard.
         """
@@ -193,8 +194,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         plain = self._norm(self._represent(0, x))
         if not self.novelty:
             return plain
-        guard = self._guards.x
-        excess = guard.excess(x, self._features(x) if guard.needs_features else None)
+        excess = self._guards.x.excess(x, check.device_dtype(x.dtype, self._specs.x.kind))
         return raise_bonus(plain, excess, self._largest_bonus()) if excess.any() else plain
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -361,19 +361,14 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _represent(self, side: int, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
         """Standardised, ordered outputs of f (side 0) or g (side 1); 0 for ids never seen."""
         networks, seen = self._state.networks, read_statistics(self._state.running)
-        network, moments = ((networks.f, seen.f), (networks.g_or_f, seen.g))[side]
+        network, moments = [(networks.f, seen.f), (networks.g_or_f, seen.g)][side]
         dtype = check.device_dtype(rows.dtype, self._specs[side].kind)
         values = map_rows(reading_side(network, moments), rows, dtype)[:, self._order]
         guard = self._guards[side]
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
-    def _features(self, rows: np.ndarray) -> Float[np.ndarray, "n h"]:
-        dtype = check.device_dtype(rows.dtype, self._specs.x.kind)
-        return map_rows(self._state.networks.f.network.features, rows, dtype).reshape(len(rows), -1)
-
     def _norm(self, f: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
-        sigma, floor = self.singular_values_, float(self.sigma_floor)
-        weighted = bool(self.weighted_bonus)
+        sigma, floor, weighted = self.singular_values_, float(self.sigma_floor), bool(self.weighted_bonus)
         if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
             f, sigma = f[:, sigma > 0.0], sigma[sigma > 0.0]
         return map_rows(eqx.Partial(bonus_of, sigma=sigma, weighted=weighted, floor=floor), f, "float32")
@@ -389,7 +384,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Which ids training saw; one network for both sides has seen both."""
         guards: list[Guard] = []
         for i, spec in enumerate(specs):
-            if spec.kind != "ids":  # what an earlier fit's features span stays known
+            if spec.kind != "ids":  # what an earlier fit saw stays known
                 guards.append(NoGuard() if before is None else before[i])
                 continue
             guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
@@ -398,7 +393,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _feature_span(self, data: PairData) -> Guard:
         """What the features of a fit's data span, for the bonus of what they do not."""
-        if not callable(getattr(self._state.networks.f.network, "features", None)):
+        network = self._state.networks.f.network
+        if not callable(getattr(network, "features", None)):
             return NoGuard()
         rows, counts = data.calibration(CALIBRATION_ROWS)
-        return FeatureSpan(fit_support(self._features(rows), counts), self._represent(0, rows))
+        return feature_span(network, rows, counts, data.dtypes[0], self._represent(0, rows))

@@ -54,40 +54,41 @@ def load(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
     """A model of class `cls` from a file; `encoder` stands in for own modules, which files do not hold."""
     header, arrays = _read(Path(path))
     try:
-        return _rebuilt(cls, header, arrays, path, encoder)
+        parameters, specs = _described(header)
+        k = arrays["state/.running.total.sigma"].shape[0]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: its header does not describe a model ({error}).") from error
-
-
-def _rebuilt(
-    cls: type, header: dict[str, Any], arrays: dict[str, np.ndarray], path: Any, encoder: Any
-) -> Any:
-    parameters = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in header["parameters"].items()
-    }
     parameters["encoder"] = _encoder(parameters["encoder"], encoder, path)
     unknown = set(parameters) - set(cls._get_param_names())  # pyrefly: ignore[missing-attribute]
     if unknown:
         raise ValueError(f"{path}: unknown parameters {sorted(unknown)}; it was written by a newer derex.")
     model = cls(**parameters)
     objective = model._check_parameters()
-    specs = Sides(
-        *(
-            InputSpec(tuple(spec["shape"]), spec["n_ids"], spec["kind"], spec["dtype"])
-            for spec in header["specs"]
-        )
-    )
-    k = arrays["state/.running.total.sigma"].shape[0]
     skeleton = eqx.filter_eval_shape(_skeleton, parameters["encoder"], specs, k, objective.tied)
-    state = _filled(skeleton, arrays, path)
-    guards = Sides(*(_guard(name, side, arrays) for name, side in zip(header["guards"], "xy", strict=True)))
+    state = _filled(skeleton, "state/", arrays, path)
+    networks = Sides(skeleton.networks.f.network, skeleton.networks.g_or_f.network)
+    guards = Sides(
+        *(_guard(*each, arrays, path) for each in zip(header["guards"], "xy", networks, strict=True))
+    )
     model._publish(specs, state, [tuple(row) for row in arrays["history"].tolist()], guards)
     if header["n_features_in_"] is not None:
         model.n_features_in_ = header["n_features_in_"]
     if header["feature_names_in_"]:
         model.feature_names_in_ = np.asarray(header["feature_names_in_"], object)
     return model
+
+
+def _described(header: dict[str, Any]) -> tuple[dict[str, Any], Sides]:
+    """Constructor parameters and input specifications in a header."""
+    parameters = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in header["parameters"].items()
+    }
+    x, y = (
+        InputSpec(tuple(spec["shape"]), spec["n_ids"], spec["kind"], spec["dtype"])
+        for spec in header["specs"]
+    )
+    return parameters, Sides(x, y)
 
 
 def _storable(value: Any) -> np.ndarray:
@@ -179,21 +180,21 @@ def _named_arrays(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
 
 
-def _filled(skeleton: Any, arrays: dict[str, np.ndarray], path: Any) -> Any:
-    """The skeleton with its arrays read from the file, names and shapes checked first."""
-    expected = {f"state/{name}": leaf.shape for name, leaf in _named_arrays(skeleton)}
-    stored = {name: array.shape for name, array in arrays.items() if name.startswith("state/")}
+def _filled(skeleton: Any, start: str, arrays: dict[str, np.ndarray], path: Any) -> Any:
+    """The skeleton with the arrays whose names have that start, names and shapes checked first."""
+    expected = {f"{start}{name}": leaf.shape for name, leaf in _named_arrays(skeleton)}
+    stored = {name: array.shape for name, array in arrays.items() if name.startswith(start)}
     wrong = sorted(name for name in stored.keys() | expected if stored.get(name) != expected.get(name))
     if wrong:
         raise ValueError(
-            f"{path}: its parameters do not fit the encoder (first difference: {wrong[0].removeprefix('state/')}). "
+            f"{path}: its parameters do not fit the encoder (first difference: {wrong[0].removeprefix(start)}). "
             "Pass the module it was trained with: DeRex.load(path, encoder=...)."
         )
 
     def fill(place: Any, leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
             return leaf
-        return jax.numpy.asarray(arrays[f"state/{jax.tree_util.keystr(place)}"], leaf.dtype)
+        return jax.numpy.asarray(arrays[f"{start}{jax.tree_util.keystr(place)}"], leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(fill, skeleton)
 
@@ -201,12 +202,21 @@ def _filled(skeleton: Any, arrays: dict[str, np.ndarray], path: Any) -> Any:
 def _guard_arrays(guard: Guard) -> dict[str, np.ndarray]:
     if isinstance(guard, SeenIds):
         return {"seen": guard.seen}
-    return {**guard.support._asdict(), "typical": guard.typical} if isinstance(guard, FeatureSpan) else {}
+    if not isinstance(guard, FeatureSpan):
+        return {}
+    network = {f"network/{name}": _storable(value) for name, value in _named_arrays(guard.network)}
+    return {
+        **{f"support/{name}": value for name, value in guard.support._asdict().items()},
+        "typical": guard.typical,
+        **network,
+    }
 
 
-def _guard(name: str, side: str, arrays: dict[str, np.ndarray]) -> Guard:
+def _guard(name: str, side: str, network: Any, arrays: dict[str, np.ndarray], path: Any) -> Guard:
     start = f"guard/{side}/"
-    parts = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
     if name == "SeenIds":
-        return SeenIds(parts["seen"])
-    return FeatureSpan(typical=parts.pop("typical"), support=Support(**parts)) if parts else NoGuard()
+        return SeenIds(arrays[f"{start}seen"])
+    if name != "FeatureSpan":
+        return NoGuard()
+    support = Support(*(arrays[f"{start}support/{field}"] for field in Support._fields))
+    return FeatureSpan(support, arrays[f"{start}typical"], _filled(network, f"{start}network/", arrays, path))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from derex.experiments.quick import shortened
 
 
 @dataclass(frozen=True)
@@ -33,5 +35,5 @@ class AsymmetryStudy:
     horizon: ClassVar[int] = 1000
 
     def shortened(self) -> AsymmetryStudy:
-        """What --quick runs."""
-        return replace(self, seeds=3, doors=(0, 20), transitions=500_000, steps=1000)
+        """What --quick runs, where nothing else was asked for."""
+        return shortened(self, seeds=3, doors=(0, 20), transitions=500_000, steps=1000)

@@ -68,7 +68,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def terminal_table(summary: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The summary in a few columns, a row a setting: means over seeds."""
-    columns = ("map", "model", "energy", "Spearman", "(exact)")
+    columns = ("map", "model", "captured energy", "bonus ~ 1/d", "exact ~ 1/d")
     rows = []
     for entry in summary:
         energy, bonus, exact = (entry[s]["mean"] for s in ("captured_energy", "spearman", "spearman_exact"))

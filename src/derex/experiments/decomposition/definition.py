@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from derex.experiments.quick import shortened
 
 Cell = tuple[str, int, float | str, str]  # objective, k, λ_r, control
 
@@ -41,8 +43,8 @@ class TabularStudy:
     )
 
     def shortened(self) -> TabularStudy:
-        """What --quick runs."""
-        return replace(self, seeds=1, maps=("four-rooms",), transitions=200_000, steps=2000)
+        """What --quick runs, where nothing else was asked for."""
+        return shortened(self, seeds=1, maps=("four-rooms",), transitions=200_000, steps=2000)
 
 
 @dataclass(frozen=True)
@@ -72,5 +74,5 @@ class PixelsStudy:
     )
 
     def shortened(self) -> PixelsStudy:
-        """What --quick runs."""
-        return replace(self, seeds=1, maps=("four-rooms",), transitions=50_000, steps=400)
+        """What --quick runs, where nothing else was asked for."""
+        return shortened(self, seeds=1, maps=("four-rooms",), transitions=50_000, steps=400)

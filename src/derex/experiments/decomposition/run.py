@@ -11,7 +11,7 @@ from derex.experiments.decomposition.analysis import summarise, terminal_table, 
 from derex.experiments.decomposition.definition import FIGURE, QUICK, PixelsStudy, TabularStudy
 from derex.experiments.evaluation import Fitted, Setting, fit_and_score
 from derex.experiments.output import claim_folder, write_metrics
-from derex.experiments.problems import Problem, make_problem
+from derex.experiments.problems import Problem, make_problem, named_map
 from derex.experiments.progress import StudyProgress
 from derex.experiments.result import StudyResult
 from derex.report import Comparison, GridMap, View, save_comparison
@@ -25,6 +25,8 @@ def run(study: Study) -> StudyResult:
     """Data, training, scores, pictures and page; everything lands in `study.out`."""
     if study.seeds < 1:
         raise ValueError(f"--seeds: expected at least 1, got {study.seeds}.")
+    for name in study.maps:
+        named_map(name, 0)  # an unknown one is refused before anything is written
     claim_folder(study.out, study.name)
     config = study.shortened() if study.quick else study
     cells = QUICK if study.quick else config.grid

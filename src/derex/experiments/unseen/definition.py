@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from derex.experiments.quick import shortened
 
 
 @dataclass(frozen=True)
@@ -32,5 +34,5 @@ class UnseenStudy:
     k: ClassVar[int] = 16
 
     def shortened(self) -> UnseenStudy:
-        """What --quick runs."""
-        return replace(self, seeds=1, rooms=(3,), objectives=("derex",), transitions=50_000, steps=400)
+        """What --quick runs, where nothing else was asked for."""
+        return shortened(self, seeds=1, rooms=(3,), objectives=("derex",), transitions=50_000, steps=400)
