@@ -112,7 +112,7 @@ def test_nothing_is_loaded_from_anywhere(tmp_path):
 
 def test_own_scripts_and_styles_name_no_network():
     folder = resources.files("derex.report")
-    for name in ("explorer.js", "plot.js", "charts.js", "page.css"):
+    for name in ("explorer.js", "plot.js", "charts.js", "cloud.js", "belief.js", "page.css"):
         text = folder.joinpath(name).read_text(encoding="utf-8")
         urls = set(re.findall(r"\bhttps?://[^\s\"')]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not urls

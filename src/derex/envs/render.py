@@ -36,7 +36,7 @@ def render(
             fit, centred on a background of wall colour.
         hidden: where True the agent is not drawn (the partially observed four rooms of Section 5).
     """
-    table = _frame_table(world.map, size)
+    table = frame_table(world, size)
     if hidden is not None:
         xp = jnp if isinstance(states, Array) or isinstance(hidden, Array) else np
         states = xp.where(hidden, world.n_states, states)
@@ -45,7 +45,12 @@ def render(
 
 def frames(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n {size} {size} 3"]:
     """The frames of all states, in the order of their ids; read-only, drawn once for each map and size."""
-    return _frame_table(world.map, size)[: world.n_states]
+    return frame_table(world, size)[: world.n_states]
+
+
+def frame_table(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n_and_1 {size} {size} 3"]:
+    """`frames`, and after them, at place n, the frame without the agent; read-only."""
+    return _frame_table(world.map, size)
 
 
 @lru_cache(maxsize=16)

@@ -18,6 +18,15 @@ from derex.report.data import (
     spearman,
     to_dict,
 )
+from derex.report.histories import (
+    BeliefTrack,
+    BonusMaps,
+    HistoryCloud,
+    StateBonus,
+    load_record,
+    save_record,
+)
+from derex.report.history_sections import belief_section, cloud_section
 from derex.report.interactive import curves_section, explorer_section, spectrum_section
 from derex.report.page import Section, image_section, table_section, text_section, write_page
 from derex.report.palette import reference_colours
@@ -30,16 +39,30 @@ if TYPE_CHECKING:
         save_panels,
         spectrum_figure,
     )
+    from derex.report.history_figures import beliefs_figure, bonus_maps_figure, slices_figure
 
-_FIGURES = ("curves_figure", "four_panels", "geometries_figure", "save_panels", "spectrum_figure")
+_FIGURES = {
+    **dict.fromkeys(
+        ("curves_figure", "four_panels", "geometries_figure", "save_panels", "spectrum_figure"), "figures"
+    ),
+    **dict.fromkeys(("beliefs_figure", "bonus_maps_figure", "slices_figure"), "history_figures"),
+}
 
 __all__ = [
+    "BeliefTrack",
+    "BonusMaps",
     "Comparison",
     "Curve",
     "GridMap",
+    "HistoryCloud",
     "Section",
+    "StateBonus",
     "Table",
     "View",
+    "belief_section",
+    "beliefs_figure",
+    "bonus_maps_figure",
+    "cloud_section",
     "curves_figure",
     "curves_section",
     "explorer_section",
@@ -48,9 +71,12 @@ __all__ = [
     "geometries_figure",
     "image_section",
     "load_comparison",
+    "load_record",
     "reference_colours",
     "save_comparison",
     "save_panels",
+    "save_record",
+    "slices_figure",
     "spearman",
     "spectrum_figure",
     "spectrum_section",
@@ -64,5 +90,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports matplotlib only when a figure is asked for."""
     if name in _FIGURES:
-        return getattr(import_module("derex.report.figures"), name)
+        return getattr(import_module(f"derex.report.{_FIGURES[name]}"), name)
     raise AttributeError(f"module 'derex.report' has no attribute {name!r}")

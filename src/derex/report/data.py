@@ -3,8 +3,6 @@
 Letters in shapes: H rows and W columns of the map, n states, k features.
 """
 
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from derex.report.files import write_atomically
+from derex.report.files import read_npz, write_npz
 
 WALL = "#"
 
@@ -34,8 +32,8 @@ class GridMap:
     positions: np.ndarray
 
     def __post_init__(self) -> None:
-        _set(self, "rows", tuple(str(row) for row in self.rows))
-        _set(self, "positions", _array("positions", self.positions, 2, np.int64))
+        set_field(self, "rows", tuple(str(row) for row in self.rows))
+        set_field(self, "positions", checked_array("positions", self.positions, 2, np.int64))
         widths = sorted({len(row) for row in self.rows})
         if len(widths) != 1:
             raise ValueError(f"rows: expected rows of one width, got widths {widths}.")
@@ -102,9 +100,9 @@ class View:
     bonus: np.ndarray
 
     def __post_init__(self) -> None:
-        _set(self, "representation", _array("representation", self.representation, 2))
-        _set(self, "singular_values", _array("singular_values", self.singular_values, 1))
-        _set(self, "bonus", _array("bonus", self.bonus, 1))
+        set_field(self, "representation", checked_array("representation", self.representation, 2))
+        set_field(self, "singular_values", checked_array("singular_values", self.singular_values, 1))
+        set_field(self, "bonus", checked_array("bonus", self.bonus, 1))
         n, k = self.representation.shape
         if k == 0:
             raise ValueError("representation: expected shape (n, k) with k >= 1, got k = 0.")
@@ -140,8 +138,8 @@ class Comparison:
     frame: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "d", _array("d", self.d, 1))
-        _set(self, "views", tuple(self.views))
+        set_field(self, "d", checked_array("d", self.d, 1))
+        set_field(self, "views", tuple(self.views))
         n = self.map.n
         if len(self.d) != n:
             raise ValueError(f"d: expected one value for each of the {n} states, got {len(self.d)}.")
@@ -156,7 +154,7 @@ class Comparison:
         if len(set(labels)) != len(labels):
             raise ValueError(f"views: labels must differ, got {labels}.")
         if self.frame is not None:
-            _set(self, "frame", _frame(self.frame))
+            set_field(self, "frame", _frame(self.frame))
 
     def view(self, label: str | None = None) -> View:
         """The view of that label; the first one for None."""
@@ -193,7 +191,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         for name in ("x", "mean", "low", "high"):
-            _set(self, name, _array(name, getattr(self, name), 1))
+            set_field(self, name, checked_array(name, getattr(self, name), 1))
             if len(getattr(self, name)) != len(self.x):
                 raise ValueError(
                     f"{name}: expected {len(self.x)} values as in x, got {len(getattr(self, name))}."
@@ -217,8 +215,8 @@ class Table:
     caption: str = ""
 
     def __post_init__(self) -> None:
-        _set(self, "columns", tuple(self.columns))
-        _set(self, "rows", tuple(tuple(row) for row in self.rows))
+        set_field(self, "columns", tuple(self.columns))
+        set_field(self, "rows", tuple(tuple(row) for row in self.rows))
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(
@@ -285,35 +283,29 @@ def save_comparison(path: str | Path, comparison: Comparison) -> Path:
     for number, view in enumerate(comparison.views):
         for name in ("representation", "singular_values", "bonus"):
             arrays[f"view{number}_{name}"] = getattr(view, name)
-    header_bytes = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, header=header_bytes, **arrays)
-    return write_atomically(path, buffer.getvalue())
+    return write_npz(path, header, arrays)
 
 
 def load_comparison(path: str | Path) -> Comparison:
     """Reads what `save_comparison` wrote. Nothing is unpickled, so a file from elsewhere can run no code."""
-    with np.load(path, allow_pickle=False) as file:
-        if "header" not in file:
-            raise ValueError(f"path: {path} is no file of `save_comparison`; it has no header.")
-        header = json.loads(file["header"].tobytes())
-        views = [
-            View(
-                label,
-                *(file[f"view{number}_{name}"] for name in ("representation", "singular_values", "bonus")),
-            )
-            for number, label in enumerate(header["views"])
-        ]
-        grid = GridMap(header["map"]["name"], tuple(header["map"]["rows"]), file["positions"])
-        frame = file.get("frame")
-        return Comparison(header["title"], grid, file["d"], tuple(views), frame)
+    header, arrays = read_npz(path, "save_comparison")
+    views = [
+        View(
+            label,
+            *(arrays[f"view{number}_{name}"] for name in ("representation", "singular_values", "bonus")),
+        )
+        for number, label in enumerate(header["views"])
+    ]
+    grid = GridMap(header["map"]["name"], tuple(header["map"]["rows"]), arrays["positions"])
+    return Comparison(header["title"], grid, arrays["d"], tuple(views), arrays.get("frame"))
 
 
-def _set(record: Any, name: str, value: Any) -> None:
+def set_field(record: Any, name: str, value: Any) -> None:
+    """Sets a field of a frozen record, for its ``__post_init__``."""
     object.__setattr__(record, name, value)
 
 
-def _array(name: str, values: Any, ndim: int, dtype: type = np.float64) -> np.ndarray:
+def checked_array(name: str, values: Any, ndim: int, dtype: type = np.float64) -> np.ndarray:
     """A read-only copy of the values with the dtype and rank expected."""
     array = np.array(values, dtype=dtype)
     if array.ndim != ndim:
@@ -326,7 +318,7 @@ def _frame(frame: Any) -> np.ndarray:
     frame = np.asarray(frame)
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         raise ValueError(f"frame: expected uint8 (height, width, 3), got {frame.dtype} {frame.shape}.")
-    return _array("frame", frame, 3, np.uint8)
+    return checked_array("frame", frame, 3, np.uint8)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

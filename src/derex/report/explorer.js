@@ -3,11 +3,11 @@
 
 (() => {
   const { svg, html, format, extent, finite, linear, logOrLinear, axes, colourAt, panel, options } = derexPlot;
+  const { worldMap, moveMarks, pointer, asPicture, still, STEPS } = derexPlot;
   const SIZE = 400;
   const BOX = { left: 50, right: 412, top: 10, bottom: 372 };
   const LOW_BOX = { left: 50, right: 412, top: 10, bottom: 250 };
   const KEYS = "Arrow keys move between states, Enter keeps one, Escape lets go.";
-  const still = matchMedia("(prefers-reduced-motion: reduce)");
 
   class Explorer {
     constructor(figure) {
@@ -17,7 +17,6 @@
       this.state = { view: 0, colouring: "reference", log: false, features: [0, 1] };
       this.active = null;
       this.pinned = null;
-      this.byCell = new Map(this.data.positions.map(([row, column], i) => [`${row},${column}`, i]));
       this.build(figure.querySelector(".ex-root"));
       this.redraw(false);
     }
@@ -37,9 +36,7 @@
       this.scatter = panel(grid, "Representation", `Representation ${where}`, 420, 412);
       this.layers(this.scatter, true);
       this.spectrum = panel(grid, "Singular values", `Singular values of ${this.title}`, 420, 290);
-      this.spectrum.svg.setAttribute("role", "img");
-      this.spectrum.svg.removeAttribute("tabindex");
-      this.spectrum.svg.style.cursor = "default";
+      asPicture(this.spectrum);
       this.layers(this.spectrum, false);
       this.rarity = panel(grid, "Bonus against visitation", `Bonus against visitation ${where}`, 420, 290);
       this.layers(this.rarity, false);
@@ -82,29 +79,9 @@
     }
 
     buildMap(grid) {
-      const { rows, positions } = this.data;
-      const cell = SIZE / Math.max(rows.length, rows[0].length);
       const label = `Map ${this.data.name} of ${this.n} states. ${KEYS}`;
-      this.map = panel(grid, "Map", label, rows[0].length * cell, rows.length * cell);
-      this.map.cell = cell;
-      const root = this.map.svg;
-      rows.forEach((row, r) => [...row].forEach((character, c) => {
-        if (character === "#") this.square(root, r, c, cell + 0.6).setAttribute("class", "ex-wall");
-      }));
-      const overlap = cell > 14 ? -0.7 : 0.3;
-      this.map.cells = positions.map(([r, c]) => this.square(root, r, c, cell + overlap));
-      this.map.marks = ["ex-mark-halo", "ex-mark"].map((name) => {
-        const mark = this.square(root, 0, 0, cell);
-        mark.setAttribute("class", name);
-        mark.setAttribute("visibility", "hidden");
-        return mark;
-      });
+      this.map = worldMap(grid, "Map", label, this.data, SIZE);
       this.key = html("div", { class: "ex-key" }, this.map.root);
-    }
-
-    square(root, row, column, size) {
-      const cell = this.map.cell;
-      return svg("rect", { x: column * cell, y: row * cell, width: size, height: size }, root);
     }
 
     /** Groups of a plot, from back to front. */
@@ -286,11 +263,7 @@
     // -- states under the pointer or the keys ----------------------------------------------------------
 
     listen(plot) {
-      const at = (event) => {
-        const frame = plot.svg.getBoundingClientRect();
-        const scale = plot.width / frame.width;
-        return this.find(plot, (event.clientX - frame.left) * scale, (event.clientY - frame.top) * scale);
-      };
+      const at = (event) => this.find(plot, ...pointer(plot, event));
       for (const name of ["pointermove", "pointerdown"]) {
         plot.svg.addEventListener(name, (event) => this.mark(at(event) ?? this.pinned));
       }
@@ -305,10 +278,7 @@
     }
 
     find(plot, x, y) {
-      if (plot === this.map) {
-        const cell = this.map.cell;
-        return this.byCell.get(`${Math.floor(y / cell)},${Math.floor(x / cell)}`) ?? null;
-      }
+      if (plot === this.map) return this.map.find(x, y);
       let [best, found] = [24 ** 2, null];
       plot.places.forEach((place, i) => {
         const distance = place ? (place[0] - x) ** 2 + (place[1] - y) ** 2 : Infinity;
@@ -318,24 +288,12 @@
     }
 
     key_(event) {
-      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-      if (step) this.mark(this.active === null ? 0 : this.neighbour(this.active, step));
+      const step = STEPS[event.key];
+      if (step) this.mark(this.active === null ? 0 : this.map.next(this.active, step));
       else if (event.key === "Enter" || event.key === " ") this.tell((this.pinned = this.active));
       else if (event.key === "Escape") this.mark((this.pinned = null));
       else return;
       event.preventDefault();
-    }
-
-    /** The next state in a direction, across walls too; the same one where there is none. */
-    neighbour(from, [down, right]) {
-      let [row, column] = this.data.positions[from];
-      const { rows } = this.data;
-      while (row >= 0 && row < rows.length && column >= 0 && column < rows[0].length) {
-        [row, column] = [row + down, column + right];
-        const found = this.byCell.get(`${row},${column}`);
-        if (found !== undefined) return found;
-      }
-      return from;
     }
 
     mark(i) {
@@ -345,14 +303,8 @@
     }
 
     markIn(plot, i) {
-      const place = i === null ? null : plot === this.map ? this.data.positions[i] : plot.places[i];
-      for (const mark of plot.marks) {
-        mark.setAttribute("visibility", place ? "visible" : "hidden");
-        if (!place) continue;
-        const names = plot === this.map ? ["y", "x"] : ["cx", "cy"];
-        const unit = plot === this.map ? this.map.cell : 1;
-        names.forEach((name, axis) => mark.setAttribute(name, place[axis] * unit));
-      }
+      if (plot === this.map) this.map.mark(i);
+      else moveMarks(plot.marks, i === null ? null : plot.places[i], ["cx", "cy"]);
     }
 
     tell(i) {

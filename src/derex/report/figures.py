@@ -3,20 +3,14 @@
 Nothing here touches pyplot or its global state; figures are made, written and forgotten.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from derex.report import palette
 from derex.report.data import Comparison, Curve, View
-from derex.report.files import write_atomically
+from derex.report.layout import DPI, figure_title, new_figure, save, scale_bar, signed, squares
 from derex.report.palette import reference_colours
 from derex.report.panels import (
     LABEL_SIZE,
@@ -52,9 +46,6 @@ __all__ = [
     "visitation_panel",
 ]
 
-DPI = 150
-
-_LEFT, _GAP, _RIGHT = 0.52, 0.52, 0.14  # inches around square panels
 _NAMES = ("visitation", "colours", "representation", "bonus")
 
 
@@ -73,11 +64,11 @@ def four_panels(
         The path written.
     """
     shown = comparison.view(view)
-    figure, axes = _squares(1, 4, bottom=_bottom(comparison))
+    figure, axes = squares(1, 4, bottom=_bottom(comparison))
     for number, ax in enumerate(axes[0]):
         _draw(ax, number, comparison, shown, scale)
-    _figure_title(figure, _title(comparison, shown))
-    return _save(figure, path)
+    figure_title(figure, _title(comparison, shown))
+    return save(figure, path)
 
 
 def save_panels(
@@ -91,36 +82,36 @@ def save_panels(
     paths = []
     shown = comparison.view(view)
     for number, name in enumerate(_NAMES):
-        figure, axes = _squares(1, 1, top=0.36, bottom=_bottom(comparison))
+        figure, axes = squares(1, 1, top=0.36, bottom=_bottom(comparison))
         _draw(axes[0][0], number, comparison, shown, scale)
-        paths.append(_save(figure, Path(folder) / f"{stem}_{name}.png"))
+        paths.append(save(figure, Path(folder) / f"{stem}_{name}.png"))
     return tuple(paths)
 
 
 def geometries_figure(comparison: Comparison, path: str | Path) -> Path:
     """Writes the bonus of every view side by side: on the map, and against 1/d(s) with Spearman's ρ."""
-    figure, (maps, scatters) = _squares(2, len(comparison.views), side=2.2, row_gap=0.85)
+    figure, (maps, scatters) = squares(2, len(comparison.views), side=2.2, row_gap=0.85)
     for number, view in enumerate(comparison.views):
         image = bonus_panel(maps[number], comparison, view)
         heading(maps[number], view.label)
         if number == 0:
-            _scale_bar(maps[0], image, "bonus of each view")
+            scale_bar(maps[0], image, "bonus of each view")
         rarity_panel(scatters[number], comparison, view, palette.view_colour(number))
-        heading(scatters[number], f"Spearman ρ {_signed(comparison.spearman(view))}")
+        heading(scatters[number], f"Spearman ρ {signed(comparison.spearman(view))}")
         if number:
             scatters[number].set_ylabel("")
-    _figure_title(figure, comparison.title)
-    return _save(figure, path)
+    figure_title(figure, comparison.title)
+    return save(figure, path)
 
 
 def spectrum_figure(comparison: Comparison, path: str | Path) -> Path:
     """Writes the singular values of every view, on one pair of axes."""
-    figure = _figure(6.0, 3.7)
+    figure = new_figure(6.0, 3.7)
     ax = figure.subplots()
     spectrum_panel(ax, comparison.views, [palette.view_colour(i) for i in range(len(comparison.views))])
     _legend(ax)
     heading(ax, f"{comparison.title}: singular values")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def curves_figure(
@@ -137,7 +128,7 @@ def curves_figure(
     """
     if not curves:
         raise ValueError("curves: expected at least one Curve.")
-    figure = _figure(6.4, 3.9)
+    figure = new_figure(6.4, 3.9)
     ax = figure.subplots()
     curves_panel(ax, curves)
     axes_style(ax, plain_text(xlabel), plain_text(ylabel))
@@ -145,7 +136,7 @@ def curves_figure(
     _legend(ax)
     if title:
         heading(ax, title)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _draw(ax: Axes, number: int, comparison: Comparison, view: View, scale: Scale) -> None:
@@ -153,7 +144,7 @@ def _draw(ax: Axes, number: int, comparison: Comparison, view: View, scale: Scal
     letter = "ABCD"[number]
     if number == 0:
         label = "visitation" if scale == "linear" else "visitation (log scale)"
-        _scale_bar(ax, visitation_panel(ax, comparison, scale), label)
+        scale_bar(ax, visitation_panel(ax, comparison, scale), label)
         heading(ax, "State visitation", letter)
     elif number == 1:
         colours_panel(ax, comparison)
@@ -164,7 +155,7 @@ def _draw(ax: Axes, number: int, comparison: Comparison, view: View, scale: Scal
         representation_panel(ax, comparison, view)
         heading(ax, "Representation", letter)
     else:
-        _scale_bar(ax, bonus_panel(ax, comparison, view), "bonus")
+        scale_bar(ax, bonus_panel(ax, comparison, view), "bonus")
         heading(ax, "Bonus", letter)
 
 
@@ -176,24 +167,6 @@ def _reference_key(ax: Axes, comparison: Comparison) -> None:
         "reference colours\nof the states in C", (0.25, -0.135), xycoords="axes fraction",
         fontsize=TICK_SIZE, color=palette.MUTED, va="center",
     )  # fmt: skip
-
-
-def _scale_bar(ax: Axes, image: AxesImage, label: str) -> None:
-    """A thin colour bar below a map, from 0 to 1."""
-    height, width = image.get_size()
-    part = max(1.0, width / height)  # a flat map leaves the upper part of its square empty
-    bar_axes = ax.inset_axes((0.0, -0.075 * part, 1.0, 0.035 * part))
-    bar = ax.figure.colorbar(image, cax=bar_axes, orientation="horizontal", ticks=[0, 0.5, 1])
-    bar.outline.set_visible(False)
-    bar_axes.set_xticklabels(["0", label, "1"])
-    bar_axes.tick_params(labelsize=TICK_SIZE, length=0, pad=3, labelcolor=palette.MUTED)
-    first, _, last = bar_axes.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-
-
-def _signed(value: float) -> str:
-    return "undefined" if np.isnan(value) else f"= {value:+.2f}".replace("-", "−")
 
 
 def _legend(ax: Axes) -> None:
@@ -211,43 +184,3 @@ def _title(comparison: Comparison, view: View) -> str:
 def _bottom(comparison: Comparison) -> float:
     """Inches below the panels: axis labels, and the key of the reference colours where there is a frame."""
     return 0.5 if comparison.frame is None else 0.74
-
-
-def _figure_title(figure: Figure, text: str) -> None:
-    width, height = figure.get_size_inches()
-    figure.text(
-        _LEFT / width, 1 - 0.14 / height, plain_text(text), va="top", fontsize=11.5, color=palette.INK
-    )
-
-
-def _squares(
-    rows: int, columns: int, side: float = 2.6, top: float = 0.78, bottom: float = 0.5, row_gap: float = 0.8
-) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of square axes of `side` inches in rows and columns, placed to the point.
-
-    Sizes do not depend on what is drawn, so that figures line up with one another.
-    """
-    width = _LEFT + columns * side + (columns - 1) * _GAP + _RIGHT
-    height = top + rows * side + (rows - 1) * row_gap + bottom
-    figure = _figure(width, height, layout=None)
-    axes = []
-    for row in range(rows):
-        y = height - top - side - row * (side + row_gap)
-        boxes = [(_LEFT + column * (side + _GAP), y) for column in range(columns)]
-        axes.append([
-            figure.add_axes((x / width, y / height, side / width, side / height), anchor="N") for x, y in boxes
-        ])  # fmt: skip
-    return figure, axes
-
-
-def _figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: str | Path) -> Path:
-    """The figure as a PNG that is the same for the same data, whatever made it and when."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return write_atomically(path, buffer.getvalue())

@@ -8,7 +8,7 @@ import numpy as np
 
 from derex.report import palette
 from derex.report.data import Comparison, Curve, View
-from derex.report.page import EXPLORER, PLOTLY, Section, caption_html, embed_json
+from derex.report.page import EXPLORER, PLOTLY, Section, payload_section
 
 _EXPLORER_CAPTION = (
     "Hover over a state, or focus a panel and use the arrow keys: it is marked in every panel. Click or press "
@@ -31,14 +31,7 @@ def explorer_section(
     if max_features < 1:
         raise ValueError(f"max_features: expected at least 1, got {max_features}.")
     heading = title or comparison.title
-    payload = embed_json(explorer_payload(comparison, max_features))
-    html = (
-        f'<figure class="explorer" data-title="{escape(heading)}">'
-        f'<script type="application/json">{payload}</script>'
-        '<div class="ex-root"><noscript>This figure needs JavaScript.</noscript></div>'
-        f"{caption_html(caption)}</figure>"
-    )
-    return Section(heading, html, (EXPLORER,))
+    return payload_section(heading, EXPLORER, explorer_payload(comparison, max_features), caption)
 
 
 def explorer_payload(comparison: Comparison, max_features: int = 16) -> dict[str, Any]:
@@ -126,11 +119,4 @@ def _stretches(kept: np.ndarray) -> list[slice]:
 def _chart(title: str, traces: list[dict[str, Any]], xlabel: str, ylabel: str, caption: str) -> Section:
     """A chart that plotly.js draws once the page is open; colours of axes and text follow the page's theme."""
     layout = {"xaxis": {"title": {"text": xlabel}}, "yaxis": {"title": {"text": ylabel}}}
-    payload = embed_json({"data": traces, "layout": layout})
-    html = (
-        f'<figure class="chart" data-title="{escape(title)}">'
-        f'<script type="application/json">{payload}</script>'
-        '<div class="chart-root"><noscript>This figure needs JavaScript.</noscript></div>'
-        f"{caption_html(caption)}</figure>"
-    )
-    return Section(title, html, (PLOTLY,))
+    return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)

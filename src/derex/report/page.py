@@ -23,6 +23,14 @@ from derex.report.files import write_atomically
 
 PLOTLY = "plotly"
 EXPLORER = "explorer"
+CLOUD = "cloud"
+BELIEF = "belief"
+
+_SCRIPTS = {
+    EXPLORER: ("plot.js", "explorer.js"),
+    CLOUD: ("plot.js", "cloud.js"),
+    BELIEF: ("plot.js", "belief.js"),
+}
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -37,7 +45,7 @@ class Section:
     Attributes:
         title: heading, and its entry in the table of contents.
         html: the body, already escaped.
-        needs: scripts that it needs, `PLOTLY` or `EXPLORER`; each is inlined once a page.
+        needs: scripts that it needs, `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`; each is inlined once a page.
     """
 
     title: str
@@ -141,6 +149,26 @@ def image_section(title: str, path: str | Path, caption: str = "") -> Section:
     return Section(title, html)
 
 
+def payload_section(title: str, need: str, payload: Mapping[str, Any], caption: str = "") -> Section:
+    """A figure that the script `need` draws from its payload once the page is open.
+
+    Args:
+        title: heading; the script also tells it to those who cannot see the figure.
+        need: `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`.
+        payload: what the script draws.
+        caption: light Markdown below.
+    """
+    style = "chart" if need == PLOTLY else need
+    root = "chart-root" if need == PLOTLY else "ex-root"
+    html = (
+        f'<figure class="{style}" data-title="{escape(title)}">'
+        f'<script type="application/json">{embed_json(payload)}</script>'
+        f'<div class="{root}"><noscript>This figure needs JavaScript.</noscript></div>'
+        f"{caption_html(caption)}</figure>"
+    )
+    return Section(title, html, (need,))
+
+
 def markdown(text: str) -> str:
     """Light Markdown as HTML: paragraphs, ``- `` lists, ``**bold**``, ``*emphasis*`` and `` `code` ``.
 
@@ -207,12 +235,12 @@ def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
 def _scripts(sections: Sequence[Section]) -> str:
     """The scripts that some section needs, each once."""
     needs = {need for section in sections for need in section.needs}
-    unknown = needs - {PLOTLY, EXPLORER}
+    known = (*_SCRIPTS, PLOTLY)
+    unknown = needs - set(known)
     if unknown:
-        raise ValueError(f"sections: unknown needs {sorted(unknown)}, expected {PLOTLY!r} or {EXPLORER!r}.")
-    scripts = []
-    if EXPLORER in needs:
-        scripts += [_asset("plot.js"), _asset("explorer.js")]
+        raise ValueError(f"sections: unknown needs {sorted(unknown)}, expected some of {', '.join(known)}.")
+    files = [file for name, own in _SCRIPTS.items() if name in needs for file in own]
+    scripts = [_asset(file) for file in dict.fromkeys(files)]
     if PLOTLY in needs:
         from plotly.offline import get_plotlyjs
 

@@ -1,6 +1,6 @@
 """The report's colours, in one place so that figures and page agree. All are safe for colour-blind readers.
 
-Sequential scales run from dark (low) to bright (high), as in Figures 2 and 3.
+Sequential scales run from dark (low) to bright (high), as in Figures 2 and 3; beliefs run from white to red.
 """
 
 import numpy as np
@@ -19,6 +19,12 @@ BONUS_STOPS = (
     "#cc3f71", "#e85362", "#f8765c", "#fe9d6c", "#fec488", "#fdebac",
 )  # fmt: skip
 """Colour scale of the bonus (magma, without its black end)."""
+
+BELIEF_STOPS = ("#ffffff", "#fee3d6", "#fcb398", "#f97857", "#e32f27", "#ac0f18", "#67000d")
+"""Colour scale of beliefs: deeper red is more, none is white, as in the paper's figures of beliefs."""
+
+BELIEF_STOPS_DARK = ("#1a1f28", "#57242f", "#8f2b38", "#c23a3c", "#ec5a48", "#ff9070", "#ffd0b4")
+"""The same on a dark page, where none is nearly the page's colour and more is brighter."""
 
 WALL_COLOUR = "#d8dbe2"
 UNKNOWN_COLOUR = "#ffffff"

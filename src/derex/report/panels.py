@@ -46,7 +46,7 @@ def colours_panel(ax: Axes, comparison: Comparison) -> AxesImage:
     """Figure 2 B: the reference colour of every state; where there is a frame (Figure 3 B), the frame."""
     if comparison.frame is not None:
         image = ax.imshow(comparison.frame, interpolation="nearest")
-        _frame_only(ax)
+        frame_only(ax)
         return image
     return reference_panel(ax, comparison.map)
 
@@ -57,7 +57,7 @@ def reference_panel(ax: Axes, grid: GridMap) -> AxesImage:
     rows, columns = grid.positions.T
     picture[rows, columns] = palette.reference_colours(grid.positions, grid.shape)
     image = ax.imshow(picture, interpolation="nearest")
-    _frame_only(ax)
+    frame_only(ax)
     return image
 
 
@@ -148,7 +148,7 @@ def draw_map(ax: Axes, grid: GridMap, values: np.ndarray, stops: Sequence[str]) 
     colours = LinearSegmentedColormap.from_list("map", list(stops))
     image = ax.imshow(grid.image(values), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     _hatch(ax, grid.positions[np.isnan(values)])
-    _frame_only(ax)
+    frame_only(ax)
     return image
 
 
@@ -194,7 +194,8 @@ def plain_text(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _frame_only(ax: Axes) -> None:
+def frame_only(ax: Axes) -> None:
+    """Takes ticks and spines away, for pictures and maps."""
     ax.set(xticks=[], yticks=[])
     for spine in ax.spines.values():
         spine.set_visible(False)

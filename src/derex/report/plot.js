@@ -1,4 +1,4 @@
-// Small drawing tools for the explorer: elements, scales, ticks, axes. Plain SVG, no dependencies.
+// Small drawing tools for the interactive figures: elements, scales, ticks, axes. Plain SVG, no dependencies.
 "use strict";
 
 const derexPlot = (() => {
@@ -147,6 +147,69 @@ const derexPlot = (() => {
     return { root, note, width, height, svg: svg("svg", attributes, root) };
   }
 
+  /** A map as a panel: its walls, a square for each state, a mark for one of them, and ways to find states. */
+  function worldMap(parent, title, label, { rows, positions }, size) {
+    const cell = size / Math.max(rows.length, rows[0].length);
+    const map = panel(parent, title, label, rows[0].length * cell, rows.length * cell);
+    const square = (row, column, side, attributes) =>
+      svg("rect", { x: column * cell, y: row * cell, width: side, height: side, ...attributes }, map.svg);
+    rows.forEach((row, r) => [...row].forEach((character, c) => {
+      if (character === "#") square(r, c, cell + 0.6, { class: "ex-wall" });
+    }));
+    const overlap = cell > 14 ? -0.7 : 0.3;
+    map.cell = cell;
+    map.cells = positions.map(([r, c]) => square(r, c, cell + overlap));
+    map.marks = ["ex-mark-halo", "ex-mark"].map((name) => square(0, 0, cell, { class: name, visibility: "hidden" }));
+    const states = new Map(positions.map(([row, column], i) => [`${row},${column}`, i]));
+    const at = (row, column) => states.get(`${row},${column}`) ?? null;
+    /** The state at a place of the panel, or null. */
+    map.find = (x, y) => at(Math.floor(y / cell), Math.floor(x / cell));
+    /** The next state in a direction, across walls too; the same one where there is none. */
+    map.next = (from, [down, right]) => {
+      let [row, column] = positions[from];
+      while (row >= 0 && row < rows.length && column >= 0 && column < rows[0].length) {
+        [row, column] = [row + down, column + right];
+        if (at(row, column) !== null) return at(row, column);
+      }
+      return from;
+    };
+    map.mark = (i) => moveMarks(map.marks, i === null ? null : positions[i].map((part) => part * cell), ["y", "x"]);
+    return map;
+  }
+
+  /** Shows marks at a place, or hides them where it is null. */
+  function moveMarks(marks, where, names) {
+    for (const mark of marks) {
+      mark.setAttribute("visibility", where ? "visible" : "hidden");
+      if (where) names.forEach((name, axis) => mark.setAttribute(name, where[axis]));
+    }
+  }
+
+  /** The place of a pointer in the coordinates of a panel's SVG. */
+  function pointer(plot, event) {
+    const frame = plot.svg.getBoundingClientRect();
+    const scale = plot.width / frame.width;
+    return [(event.clientX - frame.left) * scale, (event.clientY - frame.top) * scale];
+  }
+
+  const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+  /** Numbers of a typed array from the base64 text of their little-endian bytes. */
+  function decode(text, Type) {
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    return new Type(bytes.buffer);
+  }
+
+  /** Makes an SVG a picture that is looked at only, without focus. */
+  function asPicture(plot) {
+    plot.svg.setAttribute("role", "img");
+    plot.svg.removeAttribute("tabindex");
+    plot.svg.style.cursor = "default";
+  }
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
+
   /** Radio buttons as one row of options. */
   function options(parent, legend, items, chosen, onChange) {
     const fieldset = html("fieldset", {}, parent);
@@ -164,5 +227,8 @@ const derexPlot = (() => {
     });
   }
 
-  return { svg, html, format, extent, finite, linear, logOrLinear, axes, colourAt, panel, options };
+  return {
+    svg, html, format, extent, finite, linear, logOrLinear, axes, colourAt, panel, options,
+    worldMap, moveMarks, pointer, decode, asPicture, dark, still, STEPS,
+  };
 })();

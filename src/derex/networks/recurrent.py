@@ -1,0 +1,125 @@
+"""A long short-term memory over whole streams at once, with resets where episodes begin.
+
+A scan's time is one small matrix product after another, so all that need not wait for the previous step is taken out of
+it: inputs are projected in one product before, and the gradient of the recurrent weight is one product after
+(reverse-mode differentiation of the plain scan would add a whole weight matrix at every step).
+
+Shapes: T steps, B streams, H units; gates in the order input, forget, cell, output.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+FORGET_BIAS = 1.0  # remember by default, so that gradients reach far back from the first update
+
+
+class Memory(NamedTuple):
+    """What is carried from step to step."""
+
+    hidden: Float[Array, "*B H"]
+    cell: Float[Array, "*B H"]
+
+
+class LSTM(eqx.Module):
+    """i, f, o = σ(·), g = tanh(·) of x_t W_x + h_{t-1} W_h + c;  c_t = f c_{t-1} + i g;  h_t = o tanh c_t."""
+
+    input_weight: Float[Array, "size 4*H"]
+    state_weight: Float[Array, "H 4*H"]
+    bias: Float[Array, " 4*H"]
+
+    def __init__(self, size: int, width: int, *, key: PRNGKeyArray):
+        input_key, state_key = jax.random.split(key)
+        self.input_weight = jax.nn.initializers.glorot_uniform()(input_key, (size, 4 * width))
+        orthogonal = jax.nn.initializers.orthogonal()
+        keys = jax.random.split(state_key, 4)
+        self.state_weight = jnp.concatenate([orthogonal(k, (width, width)) for k in keys], axis=1)
+        self.bias = jnp.zeros(4 * width).at[width : 2 * width].set(FORGET_BIAS)
+
+    @property
+    def width(self) -> int:
+        """Number of units H."""
+        return self.state_weight.shape[0]
+
+    def initial(self, *batch: int) -> Memory:
+        """Nothing remembered, for each of the streams."""
+        return Memory(jnp.zeros((*batch, self.width)), jnp.zeros((*batch, self.width)))
+
+    def __call__(
+        self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: Memory
+    ) -> tuple[Float[Array, "T B H"], Memory]:
+        """Outputs of all steps and the memory after the last; `keep` 0 forgets everything before that step."""
+        return scan(inputs @ self.input_weight + self.bias, keep, self.state_weight, memory)
+
+
+@jax.custom_vjp
+def scan(
+    projected: Float[Array, "T B G"], keep: Float[Array, "T B"], weight: Float[Array, "H G"], memory: Memory
+) -> tuple[Float[Array, "T B H"], Memory]:
+    """The recurrence on inputs that are already projected to the G = 4H gates."""
+    (outputs, _, _), memory = _forward(projected, keep, weight, memory)
+    return outputs, memory
+
+
+def _forward(projected: Array, keep: Array, weight: Array, memory: Memory):
+    def step(memory: Memory, inputs: tuple[Array, Array]):
+        x, kept = inputs
+        gates = x + (memory.hidden * kept[:, None]) @ weight
+        gates = _activated(gates)
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        cell = f * memory.cell * kept[:, None] + i * g
+        hidden = o * jnp.tanh(cell)
+        return Memory(hidden, cell), (hidden, cell, gates)
+
+    memory, outputs = jax.lax.scan(step, memory, (projected, keep))
+    return outputs, memory
+
+
+def _activated(gates: Float[Array, "B G"]) -> Float[Array, "B G"]:
+    """σ on the first, second and fourth quarter, tanh on the third."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    return jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
+
+
+def _scan_forward(projected: Array, keep: Array, weight: Array, memory: Memory):
+    (hidden, cell, gates), last = _forward(projected, keep, weight, memory)
+    return (hidden, last), (keep, weight, memory, hidden, cell, gates)
+
+
+def _scan_backward(saved: tuple, gradients: tuple[Array, Memory]):
+    keep, weight, memory, hidden, cell, gates = saved
+    d_outputs, d_last = gradients
+    kept = keep[..., None]
+    cell_before = jnp.concatenate([memory.cell[None], cell[:-1]]) * kept
+    hidden_before = jnp.concatenate([memory.hidden[None], hidden[:-1]]) * kept
+
+    def step(carry: Memory, inputs: tuple[Array, ...]):
+        d_output, gates, cell, cell_before, kept = inputs
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        squashed = jnp.tanh(cell)
+        d_hidden = carry.hidden + d_output
+        d_cell = carry.cell + d_hidden * o * (1.0 - squashed**2)
+        d_gates = jnp.concatenate(
+            [
+                d_cell * g * i * (1.0 - i),
+                d_cell * cell_before * f * (1.0 - f),
+                d_cell * i * (1.0 - g**2),
+                d_hidden * squashed * o * (1.0 - o),
+            ],
+            axis=-1,
+        )
+        return Memory((d_gates @ weight.T) * kept, d_cell * f * kept), d_gates
+
+    inputs = (d_outputs, gates, cell, cell_before, kept)
+    d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True)
+    d_weight = jnp.einsum("tbh,tbg->hg", hidden_before, d_gates)
+    return d_gates, jnp.zeros_like(keep), d_weight, d_memory
+
+
+scan.defvjp(_scan_forward, _scan_backward)
