@@ -27,7 +27,7 @@ RULES: dict[str, set[str]] = {
     "experiments": {*CHAIN, "estimators", "envs", "report"},
     "doctor": {"decomposition", "estimators", "envs", "report"},
     "cli": {"experiments", "doctor"},
-    "__init__": {"decomposition", "estimators"},
+    "__init__": {"types", "decomposition", "estimators"},
 }
 ANYBODY = {"_version"}
 SHUT_OUT = {

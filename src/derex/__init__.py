@@ -1,6 +1,7 @@
 """derex: singular-value decomposition of an agent's experience (De-Rex, ICML 2023), in JAX.
 
-`DeRex` learns it from pairs (state, next state); `exact` has the ground truth for enumerable problems.
+`DeRex` learns it from pairs (state, next state), `HistoryDeRex` from trajectories where the state is hidden; `exact` has
+the ground truth for enumerable problems.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,22 @@ from derex._version import __version__
 
 if TYPE_CHECKING:
     from derex.decomposition import exact
-    from derex.estimators import DeRex
+    from derex.estimators import DeRex, HistoryDeRex
+    from derex.types import Trajectories
 
-__all__ = ["DeRex", "__version__", "exact"]
+__all__ = ["DeRex", "HistoryDeRex", "Trajectories", "__version__", "exact"]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `derex --help` does not wait for JAX and scikit-learn."""
-    if name == "DeRex":
-        from derex.estimators import DeRex
+    if name in ("DeRex", "HistoryDeRex"):
+        from derex import estimators
 
-        return DeRex
+        return getattr(estimators, name)
+    if name == "Trajectories":
+        from derex.types import Trajectories
+
+        return Trajectories
     if name == "exact":
         from derex.decomposition import exact
 

@@ -1,5 +1,7 @@
 """Where training pairs come from: every way to draw them means the same data set."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -31,9 +33,16 @@ def repeated():
     return rows[ids[0]], rows[ids[1] + 2]
 
 
+class Maps(NamedTuple):
+    """What a source of pairs asks of networks."""
+
+    f: eqx.nn.Linear
+    g_or_f: eqx.nn.Linear
+
+
 @pytest.fixture(scope="module")
 def linear_maps():
-    return [eqx.nn.Linear(3, K, key=jax.random.key(i)) for i in range(2)]
+    return Maps(*(eqx.nn.Linear(3, K, key=jax.random.key(i)) for i in range(2)))
 
 
 # ------------------------------------------------------------------------------------- all pairs at once
@@ -45,7 +54,7 @@ def test_all_pairs_are_the_expectations_of_the_data_set(repeated, linear_maps):
     assert isinstance(data.source, AllPairs)
     assert data.source.counts.sum() == 50
     assert len(data.source.counts) == len(np.unique(np.hstack([x, y]), axis=0)) < 10
-    first, second = data.source.halves(None, *linear_maps)
+    first, second = data.source.halves(None, linear_maps)
     f, g = (np.asarray(jax.vmap(m)(rows)) for m, rows in zip(linear_maps, (x, y), strict=True))
     for half in (first, second):
         np.testing.assert_allclose(sigma_hat(*half), f.T @ g / 50, rtol=1e-5, atol=1e-6)
@@ -63,7 +72,7 @@ def test_a_step_on_all_pairs_descends_the_exact_loss(repeated, linear_maps):
         f, g = (standardised(jax.vmap(m)(rows)) for m, rows in zip(maps, (x, y), strict=True))
         return combined_loss(sigma_hat(f, g), 3.0)
 
-    got = jax.jit(jax.grad(lambda maps: objective(*source.halves(None, *maps)).loss))(linear_maps)
+    got = jax.jit(jax.grad(lambda maps: objective(*source.halves(None, maps)).loss))(linear_maps)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         got,
@@ -73,12 +82,12 @@ def test_a_step_on_all_pairs_descends_the_exact_loss(repeated, linear_maps):
 
 def test_drawn_rows_have_all_pairs_as_their_expectation(repeated, linear_maps):
     x, y = repeated
-    whole, _ = pair_data(x, y).source.halves(None, *linear_maps)
+    whole, _ = pair_data(x, y).source.halves(None, linear_maps)
     source = Rows(jnp.asarray(x), jnp.asarray(y), None, None)
     numbers = draw(jax.random.key(0), 0, 50, steps=400, half=HALF)
 
     def drawn(item):
-        first, second = source.halves(item, *linear_maps)
+        first, second = source.halves(item, linear_maps)
         return sigma_hat(*first), sigma_hat(*second)
 
     first, second = map(np.asarray, jax.vmap(drawn)(numbers))
@@ -96,8 +105,8 @@ def test_stored_once_or_as_they_are_the_halves_are_the_same(repeated, linear_map
     found = [distinct_rows(side, most) for side in (x, y)]
     stored = [side if one is None else side[one.first] for side, one in zip((x, y), found, strict=True)]
     ids = [None if one is None else jnp.asarray(one.inverse) for one in found]
-    halves = Rows(*map(jnp.asarray, stored), *ids).halves(numbers, *linear_maps)
-    wanted = GivenRows().halves((jnp.asarray(x[numbers]), jnp.asarray(y[numbers])), *linear_maps)
+    halves = Rows(*map(jnp.asarray, stored), *ids).halves(numbers, linear_maps)
+    wanted = GivenRows().halves((jnp.asarray(x[numbers]), jnp.asarray(y[numbers])), linear_maps)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), halves, wanted)
 
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from typing import Any, no_type_check
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data  # pyrefly: ignore[missing-module-attribute]
 
 from derex.decomposition.bonus import SIGMA_FLOOR
-from derex.decomposition.bonus import bonus as bonus_of
 from derex.decomposition.normalisation import read_statistics
-from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
+from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
 from derex.decomposition.support import raise_bonus
 from derex.estimators import validation as check
+from derex.estimators.base import Decomposition
 from derex.estimators.building import (
     CALIBRATION_ROWS,
     Sides,
@@ -34,7 +33,6 @@ from derex.estimators.measuring import measure, squared_correlation
 from derex.estimators.progress import FitProgress
 from derex.estimators.sources import GivenRows
 from derex.estimators.training import (
-    Progress,
     TrainState,
     chunk_lengths,
     cosine_rates,
@@ -46,7 +44,7 @@ from derex.estimators.training import (
 OBJECTIVES = ("derex", "nested", "laplacian")
 
 
-class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Decomposition):
     """Top-k singular functions of the dynamics, learnt from paired samples; bonuses off their norm.
 
     f reads states (or state-action rows, or anything else), g reads what followed. Training makes
@@ -81,6 +79,9 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         >>> model = DeRex(k=2, encoder="tabular").fit(states, next_states)  # doctest: +SKIP
         >>> model.transform(states).shape, model.bonus(states).shape  # doctest: +SKIP
     """
+
+    objectives = OBJECTIVES
+    fewest = check.FEWEST_ROWS
 
     @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
     def __init__(
@@ -232,38 +233,16 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.non_deterministic = False
         return tags
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "singular_values_")
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.singular_values_)
-
-    @property
-    def history_(self) -> dict[str, Float[np.ndarray, " entries"]]:
-        columns = np.asarray(self._history, np.float64).T
-        return dict(zip(("step", "loss", "trace", "off_diagonal"), columns, strict=True))
-
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> Objective:
-        check.check_integer("k", self.k, 1)
-        check.check_integer("batch_size", self.batch_size, check.FEWEST_ROWS)
-        check.check_integer("steps", self.steps, 1)
-        if self.learning_rate is not None:
-            check.check_number("learning_rate", self.learning_rate, 0.0, inclusive=False)
-        lambda_r = self.lambda_r
-        if not isinstance(lambda_r, str):
-            lambda_r = check.check_number("lambda_r", lambda_r, 0.0)
-        check.check_choice("objective", self.objective, OBJECTIVES)
+        objective = super()._check_parameters()
         check.check_n_states(self.n_states, kinds_of(self.encoder))
-        self._check_bonus_parameters()
-        return make_objective(self.objective, int(self.k), lambda_r)
+        return objective
 
     def _check_bonus_parameters(self) -> None:
-        check.check_flag("weighted_bonus", self.weighted_bonus)
+        super()._check_bonus_parameters()
         check.check_flag("novelty", self.novelty)
-        check.check_number("sigma_floor", self.sigma_floor, 0.0)
 
     def _check_unchanged(self, objective: Objective) -> None:
         """What `partial_fit` continues is the same model."""
@@ -331,32 +310,18 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 progress.update(done, *history[-1][1:])
         return state, history
 
-    def _learning_rate(self) -> float:
-        given = self.learning_rate
-        return default_learning_rate(self.encoder) if given is None else float(given)
-
-    def _checked(self, step: int, seen: Progress) -> tuple[float, ...]:
-        """An entry of the history, if training still makes sense."""
-        if not seen.finite:
-            raise FloatingPointError(
-                f"Training diverged at update {step}: loss {float(seen.loss)}. Lower learning_rate "
-                f"(now {self._learning_rate():g}) or check the scale of the inputs."
-            )
-        return (float(step), float(seen.loss), float(seen.trace), float(seen.off_diagonal))
+    def _default_rate(self) -> float:
+        return default_learning_rate(self.encoder)
 
     def _publish(
         self, specs: Sides, state: TrainState, history: list[tuple[float, ...]], guards: Sides
     ) -> None:
         """Set everything that makes a model fitted."""
-        self._specs, self._state, self._history, self._guards = specs, state, history, guards
+        self._specs, self._guards = specs, guards
         self._trained_as = {
             name: getattr(self, name) for name in ("k", "objective", "encoder", "n_states", "lambda_r")
         }
-        sigma = np.asarray(read_statistics(state.running).sigma, np.float32)
-        self._order = np.argsort(-np.diag(sigma), kind="stable")
-        self.sigma_ = sigma[np.ix_(self._order, self._order)]
-        self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
-        self.n_iter_ = int(state.step)
+        self._publish_state(state, history)
 
     def _represent(self, side: int, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
         """Standardised, ordered outputs of f (side 0) or g (side 1); 0 for ids never seen."""
@@ -366,12 +331,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         values = map_rows(reading_side(network, moments), rows, dtype)[:, self._order]
         guard = self._guards[side]
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
-
-    def _norm(self, f: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
-        sigma, floor, weighted = self.singular_values_, float(self.sigma_floor), bool(self.weighted_bonus)
-        if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
-            f, sigma = f[:, sigma > 0.0], sigma[sigma > 0.0]
-        return map_rows(eqx.Partial(bonus_of, sigma=sigma, weighted=weighted, floor=floor), f, "float32")
 
     def _largest_bonus(self) -> float:
         """Of what training saw."""

@@ -27,7 +27,14 @@ def measure(networks: Networks, data: PairData) -> RunningStatistics:
             (networks.f, networks.g_or_f), (data.x, data.y), data.dtypes, strict=True
         )
     )
-    weights = counts / counts.sum()
+    return settled_statistics(f, g, counts)
+
+
+def settled_statistics(
+    f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"], counts: Float[np.ndarray, " n"] | None = None
+) -> RunningStatistics:
+    """Moments of f and g, and Σ between them, as running statistics that have settled; row i counts counts[i] times."""
+    weights = np.full(len(f), 1.0 / len(f)) if counts is None else counts / counts.sum()
     (f, f_moments), (g, g_moments) = (_standardised(side, weights) for side in (f, g))
     return RunningStatistics(Statistics(f_moments, g_moments, jnp.asarray((f.T * weights) @ g)), jnp.ones(()))
 

@@ -1,13 +1,6 @@
-"""Models as files: named arrays and a JSON header in one archive. Reading one never runs code from it.
+"""Models of pairs as files (`derex.estimators.archive`)."""
 
-The archive is a NumPy `.npz` (a zip with a checksum of every member), so that other tools can read it as well.
-"""
-
-import io
-import json
 import os
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +11,20 @@ import numpy as np
 from derex._version import __version__
 from derex.decomposition.support import Support
 from derex.estimators import validation as check
+from derex.estimators.archive import filled, named_arrays, read, storable, write
 from derex.estimators.building import Sides, build_network
 from derex.estimators.guards import FeatureSpan, Guard, NoGuard, SeenIds
 from derex.estimators.training import Networks, TrainState, initial_state, plain_side
 from derex.networks import InputSpec
 
 FORMAT, VERSION = "derex-model", 1
-HEADER = "header.json"
 OWN = "own module"
-KEYS = {"parameters", "specs", "n_features_in_", "feature_names_in_", "guards", "arrays"}  # of the header
+KEYS = {"parameters", "specs", "n_features_in_", "feature_names_in_", "guards"}  # of the header
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
-    """Write the fitted model beside its final place, then move it there: readers see all of it or none."""
-    arrays = {f"state/{name}": _storable(value) for name, value in _named_arrays(model._state)}
+    """Write the fitted model, all of it or nothing."""
+    arrays = {f"state/{name}": storable(value) for name, value in named_arrays(model._state)}
     for side, guard in model._guards._asdict().items():
         arrays |= {f"guard/{side}/{name}": value for name, value in _guard_arrays(guard).items()}
     arrays["history"] = np.asarray(model._history, np.float64)
@@ -44,15 +37,13 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         "n_features_in_": getattr(model, "n_features_in_", None),
         "feature_names_in_": list(getattr(model, "feature_names_in_", [])),
         "guards": [type(guard).__name__ for guard in model._guards],
-        "arrays": sorted(arrays),
     }
-    text = json.dumps(header, default=lambda value: value.item())  # NumPy's scalars
-    _write(Path(path), {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays})
+    write(Path(path), header, arrays)
 
 
 def load(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
     """A model of class `cls` from a file; `encoder` stands in for own modules, which files do not hold."""
-    header, arrays = _read(Path(path))
+    header, arrays = read(Path(path), FORMAT, VERSION, KEYS)
     try:
         parameters, specs = _described(header)
         k = arrays["state/.running.total.sigma"].shape[0]
@@ -65,7 +56,7 @@ def load(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
     model = cls(**parameters)
     objective = model._check_parameters()
     skeleton = eqx.filter_eval_shape(_skeleton, parameters["encoder"], specs, k, objective.tied)
-    state = _filled(skeleton, "state/", arrays, path)
+    state = filled(skeleton, "state/", arrays, path)
     networks = Sides(skeleton.networks.f.network, skeleton.networks.g_or_f.network)
     guards = Sides(
         *(_guard(*each, arrays, path) for each in zip(header["guards"], "xy", networks, strict=True))
@@ -89,57 +80,6 @@ def _described(header: dict[str, Any]) -> tuple[dict[str, Any], Sides]:
         for spec in header["specs"]
     )
     return parameters, Sides(x, y)
-
-
-def _storable(value: Any) -> np.ndarray:
-    """As a type that NumPy's files know: bfloat16 and its like in single precision, cast back on load."""
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
-
-
-def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"path: the folder {target.parent} does not exist. Create it first.")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays, every checksum verified."""
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                # Whole members: their checksums are compared at their ends.
-                members = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
-            arrays = {
-                name: np.lib.format.read_array(io.BytesIO(member), allow_pickle=False)
-                for name, member in members.items()
-            }
-            header = json.loads(arrays.pop(HEADER).tobytes())
-            known = header["format"] == FORMAT
-            if known and header["version"] <= VERSION:
-                known = header.keys() >= KEYS and header["arrays"] == sorted(arrays)
-            if not known:
-                raise ValueError("its contents are not those of a model")
-        except Exception as error:  # a damaged archive can fail in any way
-            raise ValueError(
-                f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error}). Save the model "
-                "again, or restore the file."
-            ) from error
-    if header["version"] > VERSION:
-        raise ValueError(
-            f"{path} has format version {header['version']}; this derex reads up to {VERSION}. Upgrade derex."
-        )
-    return header, arrays
 
 
 def _plain_parameters(model: Any) -> dict[str, Any]:
@@ -175,36 +115,12 @@ def _skeleton(encoder: Any, specs: Sides, k: int, tied: bool) -> TrainState:
     return initial_state(Networks(sides[0], None if tied else sides[1]), k)
 
 
-def _named_arrays(tree: Any) -> list[tuple[str, Any]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
-
-
-def _filled(skeleton: Any, start: str, arrays: dict[str, np.ndarray], path: Any) -> Any:
-    """The skeleton with the arrays whose names have that start, names and shapes checked first."""
-    expected = {f"{start}{name}": leaf.shape for name, leaf in _named_arrays(skeleton)}
-    stored = {name: array.shape for name, array in arrays.items() if name.startswith(start)}
-    wrong = sorted(name for name in stored.keys() | expected if stored.get(name) != expected.get(name))
-    if wrong:
-        raise ValueError(
-            f"{path}: its parameters do not fit the encoder (first difference: {wrong[0].removeprefix(start)}). "
-            "Pass the module it was trained with: DeRex.load(path, encoder=...)."
-        )
-
-    def fill(place: Any, leaf: Any) -> Any:
-        if not hasattr(leaf, "shape"):
-            return leaf
-        return jax.numpy.asarray(arrays[f"{start}{jax.tree_util.keystr(place)}"], leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(fill, skeleton)
-
-
 def _guard_arrays(guard: Guard) -> dict[str, np.ndarray]:
     if isinstance(guard, SeenIds):
         return {"seen": guard.seen}
     if not isinstance(guard, FeatureSpan):
         return {}
-    network = {f"network/{name}": _storable(value) for name, value in _named_arrays(guard.network)}
+    network = {f"network/{name}": storable(value) for name, value in named_arrays(guard.network)}
     return {
         **{f"support/{name}": value for name, value in guard.support._asdict().items()},
         "typical": guard.typical,
@@ -219,4 +135,4 @@ def _guard(name: str, side: str, network: Any, arrays: dict[str, np.ndarray], pa
     if name != "FeatureSpan":
         return NoGuard()
     support = Support(*(arrays[f"{start}support/{field}"] for field in Support._fields))
-    return FeatureSpan(support, arrays[f"{start}typical"], _filled(network, f"{start}network/", arrays, path))
+    return FeatureSpan(support, arrays[f"{start}typical"], filled(network, f"{start}network/", arrays, path))

@@ -27,9 +27,20 @@ HASH_ROWS, HASH_BYTES = 8192, 1 << 24  # most that is hashed at a time
 
 @runtime_checkable
 class Source(Protocol):
-    """Draws the halves of one step from an item of a scan."""
+    """Draws the halves of one step from an item of a scan, read by the networks as they are at that step."""
 
-    def halves(self, item: Any, f: Encode, g: Encode) -> tuple[Half, Half]: ...
+    def halves(self, item: Any, networks: Any) -> tuple[Half, Half]: ...
+
+
+@runtime_checkable
+class BothSides(Protocol):
+    """Networks of pairs: one function for each side."""
+
+    @property
+    def f(self) -> Encode: ...
+
+    @property
+    def g_or_f(self) -> Encode: ...
 
 
 class Rows(eqx.Module):
@@ -43,9 +54,9 @@ class Rows(eqx.Module):
     x_ids: Int[Array, " n"] | None
     y_ids: Int[Array, " n"] | None
 
-    def halves(self, item: Int[Array, " b"], f: Encode, g: Encode) -> tuple[Half, Half]:
-        f_rows = encode(f, self.x, item if self.x_ids is None else self.x_ids[item])
-        g_rows = encode(g, self.y, item if self.y_ids is None else self.y_ids[item])
+    def halves(self, item: Int[Array, " b"], networks: BothSides) -> tuple[Half, Half]:
+        f_rows = encode(networks.f, self.x, item if self.x_ids is None else self.x_ids[item])
+        g_rows = encode(networks.g_or_f, self.y, item if self.y_ids is None else self.y_ids[item])
         return split(f_rows, g_rows)
 
 
@@ -61,17 +72,18 @@ class AllPairs(eqx.Module):
     y_ids: Int[Array, " p"]
     counts: Float[Array, " p"]
 
-    def halves(self, item: None, f: Encode, g: Encode) -> tuple[Half, Half]:
-        whole = Half(encode(f, self.x, self.x_ids), encode(g, self.y, self.y_ids), self.counts)
+    def halves(self, item: None, networks: BothSides) -> tuple[Half, Half]:
+        f, g = encode(networks.f, self.x, self.x_ids), encode(networks.g_or_f, self.y, self.y_ids)
+        whole = Half(f, g, self.counts)
         return whole, whole
 
 
 class GivenRows(eqx.Module):
     """The rows come with the item: batches gathered on the host, or handed over by the user."""
 
-    def halves(self, item: tuple[Array, Array], f: Encode, g: Encode) -> tuple[Half, Half]:
+    def halves(self, item: tuple[Array, Array], networks: BothSides) -> tuple[Half, Half]:
         x, y = item
-        return split(jax.vmap(f)(x), jax.vmap(g)(y))
+        return split(jax.vmap(networks.f)(x), jax.vmap(networks.g_or_f)(y))
 
 
 @partial(jax.jit, static_argnames=("steps", "half"))

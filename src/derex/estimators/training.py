@@ -80,7 +80,7 @@ class Networks(eqx.Module):
 class TrainState(NamedTuple):
     """Everything that training changes."""
 
-    networks: Networks
+    networks: Any  # an eqx.Module: `Networks` of pairs, or those of histories
     optimiser: optax.OptState
     running: RunningStatistics
     step: Array
@@ -104,7 +104,7 @@ def optimiser() -> optax.GradientTransformation:
 
 
 @eqx.filter_jit
-def initial_state(networks: Networks, k: int) -> TrainState:
+def initial_state(networks: eqx.Module, k: int) -> TrainState:
     """Before the first step."""
     params = eqx.filter(networks, trainable(networks))
     return TrainState(networks, optimiser().init(params), initial_statistics(k), jnp.zeros((), jnp.int32))
@@ -119,7 +119,7 @@ def train_chunk(
 
     def loss(params: Any, item: Any):
         networks = eqx.combine(params, fixed)
-        estimate = objective(*source.halves(item, networks.f, networks.g_or_f))
+        estimate = objective(*source.halves(item, networks))
         return estimate.loss, estimate.statistics
 
     def step(carry: Any, inputs: Any):

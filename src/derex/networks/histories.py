@@ -1,52 +1,65 @@
 """The architecture of Section 5 and appendix B: histories through a forward LSTM, futures through a reverse one.
 
-F₁ embeds each observation together with the previous action. F₂ reads the embeddings forwards: b_t = F₂(F₁(O_0), …,
-F₁(O_t)). F₃ reads them backwards from the end of a test: b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})). f and g are heads on
-b_t and b'_{t+1}: a projection and one layer, so that whoever else reads b_t keeps it for itself.
+F₁ embeds each observation together with the previous action. F₂ reads the embeddings forwards:
+b_t = F₂(F₁(O_0), …, F₁(O_t)). F₃ reads them backwards from the end of a test: b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})).
+f and g are heads on b_t and b'_{t+1}: a projection and one layer, so that whoever else reads b_t, such as a policy, has
+it to itself.
 
-Shapes: T steps, B streams, S tests of a stream side by side, L steps of a test, H units.
+Shapes: B streams, T steps, H units.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.networks.recurrent import LSTM, Memory
 from derex.types import Indexed, Trajectories
 
 
 class Embedding(eqx.Module):
-    """F₁: an encoded observation and the previous action, through one rectified layer."""
+    """F₁: an encoded observation and the previous action, joined by one rectified layer."""
 
-    encoder: Any  # one observation -> vector
-    actions: int  # how many actions are numbered; 0: they are vectors
-    mix: eqx.nn.Linear
+    encoder: Callable[[Any], Float[Array, " size"]]
+    from_observation: Float[Array, "size width"]
+    from_action: Float[Array, "choices width"]
+    bias: Float[Array, " width"]
 
-    def __init__(
-        self, encoder: Any, encoded: int, actions: int, action_size: int, width: int, *, key: PRNGKeyArray
-    ):
-        self.encoder, self.actions = encoder, actions
-        self.mix = eqx.nn.Linear(encoded + action_size, width, key=key)
+    def __init__(self, encoder: Any, size: int, choices: int, width: int, *, key: PRNGKeyArray):
+        """`size` numbers come out of the encoder; an action is one of `choices`, or a vector of as many numbers."""
+        initial = jax.nn.initializers.lecun_normal()
+        observation_key, action_key = jax.random.split(key)
+        self.encoder = encoder
+        self.from_observation = initial(observation_key, (size, width))
+        # Not by the number of actions: their vectors have one 1, observations are `size` numbers of order 1.
+        self.from_action = jax.random.normal(action_key, (choices, width)) * 0.5
+        self.bias = jnp.zeros(width)
 
-    def __call__(self, observation: Any, previous_action: Array) -> Float[Array, "*batch width"]:
-        encoded = self.encode(observation, previous_action.shape[:2])
-        action = jax.nn.one_hot(previous_action, self.actions) if self.actions else previous_action
-        joined = jnp.concatenate([encoded, action.reshape(*encoded.shape[:-1], -1)], axis=-1)
-        return jax.nn.relu(joined @ self.mix.weight.T + self.mix.bias)
-
-    def encode(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch size"]:
-        """Each observation through the encoder; those that recur, once."""
+    def observed(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
+        """What the observations say; those that recur are encoded once."""
         if isinstance(observation, Indexed):
-            return jax.vmap(self.encoder)(observation.values)[observation.index]
+            return (self._encoded(observation.values) @ self.from_observation)[observation.index]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), observation)
-        encoded = jax.vmap(self.encoder)(flat)
-        return encoded.reshape(*batch, -1)
+        return (self._encoded(flat) @ self.from_observation).reshape(*batch, -1)
+
+    def acted(self, previous_action: Array) -> Float[Array, "*batch width"]:
+        """What the previous actions say: nothing where there is none."""
+        if jnp.issubdtype(previous_action.dtype, jnp.integer):
+            return jax.nn.one_hot(previous_action, len(self.from_action)) @ self.from_action
+        return previous_action @ self.from_action
+
+    def joined(self, observed: Array, acted: Array | float) -> Float[Array, "*batch width"]:
+        """F₁ of both."""
+        return jax.nn.relu(observed + acted + self.bias)
+
+    def _encoded(self, observations: Any) -> Float[Array, "n size"]:
+        return jax.vmap(self.encoder)(observations)
 
 
 class Head(eqx.Module):
@@ -64,59 +77,40 @@ class Head(eqx.Module):
         return self.out(jax.nn.relu(self.projection(belief)))
 
 
-def keeps(first: Bool[Array, "B T"]) -> Float[Array, "T B"]:
-    """0 where the forward LSTM forgets."""
-    return 1.0 - first.T.astype(jnp.float32)
+class Embedded(eqx.Module):
+    """Streams after F₁, once as histories read them and once as tests do."""
+
+    history: Float[Array, "B T width"]
+    test: Float[Array, "B T width"]
 
 
-def steps_left(first: Bool[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """How many more steps of its episode, in its row, follow each step; -1 in the padding."""
-    T = first.shape[1]
-    begins = jnp.concatenate([first[:, 1:] | ~valid[:, 1:], jnp.ones_like(first[:, :1])], axis=1)
-    time = jnp.arange(T)
-    end = jax.lax.cummin(jnp.where(begins, time, T), axis=1, reverse=True)
-    return jnp.where(valid, end - time, -1)
+class HistoryNetworks(eqx.Module):
+    """F₁, F₂ and F₃ with the heads f and g; a tied objective has neither F₃ nor g."""
+
+    embedding: Embedding
+    forward: LSTM
+    reverse: LSTM | None
+    f: Any  # belief -> (k,)
+    g: Any
+    test_actions: bool = eqx.field(static=True)
+    """whether tests hold the actions that were taken along them, or observations alone"""
+
+    def embed(self, trajectories: Trajectories) -> Embedded:
+        """F₁ of every step."""
+        observed = self.embedding.observed(trajectories.observation, trajectories.shape)
+        history = self.embedding.joined(observed, self.embedding.acted(trajectories.previous_action))
+        return Embedded(history, history if self.test_actions else self.embedding.joined(observed, 0.0))
+
+    def beliefs(
+        self, embedded: Float[Array, "B T width"], first: Bool[Array, "B T"], memory: Memory | None = None
+    ) -> tuple[Float[Array, "B T H"], Memory]:
+        """b_t = F₂(F₁(O_0), …, F₁(O_t)) of every step, and the memory after the last."""
+        memory = self.forward.initial(len(first)) if memory is None else memory
+        keep = 1.0 - first.astype(embedded.dtype)
+        out, memory = self.forward(jnp.moveaxis(embedded, 1, 0), keep.T, memory)
+        return jnp.moveaxis(out, 0, 1), memory
 
 
-class TestPlan(NamedTuple):
-    """Which tests to take: each ends where its stream reaches a multiple of `longest` plus the stream's `phase`.
-
-    With a phase drawn uniformly from 0, …, longest - 1 the length of a test, 1 ≤ L ≤ longest, is uniform whatever t.
-    All tests of a stream that end at the same step share one backward reading of it.
-    """
-
-    phase: Int[Array, " B"]
-    longest: int
-
-
-def read_backwards(
-    lstm: LSTM,
-    embedded: Float[Array, "B T size"],
-    left: Int[Array, "B T"],
-    phase: Int[Array, " B"],
-    longest: int,
-) -> Float[Array, "B T H"]:
-    """b'_t for every step t: from the end of its test (or of its episode, whichever comes first) back to t.
-
-    Stretches between ends are folded side by side, so that the scan has `longest` steps instead of T.
-    """
-    B, T = left.shape
-    stretches = (T + longest - 2) // longest + 1
-    steps = jnp.arange(stretches * longest)
-    place = steps[None, :] + phase[:, None] - longest + 1  # of each folded step in its stream
-    inside = (place >= 0) & (place < T)
-    place = jnp.clip(place, 0, T - 1)
-    x = jnp.take_along_axis(embedded, place[..., None], axis=1)
-    keep = jnp.take_along_axis(left, place, axis=1) > 0  # 0 at the end of an episode: reading starts there
-    keep = keep & inside
-
-    def fold(a: Array) -> Array:
-        """(B, S·L, …) -> (L, B·S, …)."""
-        a = a.reshape(B * stretches, longest, *a.shape[2:])
-        return jnp.moveaxis(a, 1, 0)
-
-    x, keep = fold(x)[::-1], fold(keep)[::-1].astype(jnp.float32)
-    out, _ = lstm(x, keep, lstm.initial(B * stretches))
-    out = jnp.moveaxis(out[::-1], 0, 1).reshape(B, stretches * longest, -1)
-    back = jnp.arange(T)[None, :] - phase[:, None] + longest - 1
-    return jnp.take_along_axis(out, back[..., None], axis=1)
+def at_each_step(head: Callable[[Array], Array], beliefs: Float[Array, "B T H"]) -> Float[Array, "B T k"]:
+    """A head's outputs for all beliefs."""
+    return jax.vmap(jax.vmap(head))(beliefs)

@@ -1,0 +1,373 @@
+"""The decomposition of histories and futures (Section 5), with the conventions of `DeRex`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, no_type_check
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from derex.decomposition.bonus import SIGMA_FLOOR
+from derex.decomposition.normalisation import read_statistics
+from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
+from derex.estimators import validation as check
+from derex.estimators.base import Decomposition
+from derex.estimators.history_building import build_networks, future_of
+from derex.estimators.measuring import settled_statistics, squared_correlation
+from derex.estimators.progress import FitProgress
+from derex.estimators.streams import StreamData, counted_rows, on_device
+from derex.estimators.training import (
+    TrainState,
+    chunk_lengths,
+    cosine_rates,
+    initial_state,
+    reading_side,
+    train_chunk,
+)
+from derex.estimators.trajectories import (
+    StreamSpec,
+    check_like_fitted,
+    check_trajectories,
+    describe,
+    fingerprint,
+    stored_once,
+    streams_with,
+)
+from derex.networks.futures import steps_left
+from derex.networks.histories import HistoryNetworks, at_each_step
+from derex.networks.recurrent import Memory
+from derex.types import Trajectories
+
+LEARNING_RATE = 1e-3
+MEASURED_STREAMS = 512  # at most, for the statistics of a finished fit
+BLOCK_STEPS = 1 << 15  # read at a time by `transform`
+CHECKPOINT_SECONDS = 60.0
+
+
+class Reading(NamedTuple):
+    """What one step of some streams says."""
+
+    memory: Memory
+    """carry it to the next `step`"""
+    representation: Float[np.ndarray, "n k"]
+    bonus: Float[np.ndarray, " n"]
+
+
+class HistoryDeRex(Decomposition):
+    """Top-k singular functions of the system-dynamics matrix, learnt from trajectories; bonuses off their norm.
+
+    f reads histories h_t = (o_0, a_0, …, o_t) through a forward LSTM, g reads the tests τ = (a_t, o_{t+1}, …, o_{t+L})
+    that followed them through a reverse one, and Σ(θ) = E[f(h) g(τ)ᵀ] becomes diagonal and as large as possible
+    (Section 5). f(h_t) is then a belief-like summary of all that the history says about the future.
+
+    Args:
+        k: number of singular functions.
+        objective: "derex" (the paper's loss), "nested" (a true, ordered decomposition) or "laplacian" (graph drawing
+            on successive histories; no tests are read).
+        encoder: "auto" (by the kinds of the observation's parts: pictures, numbers, ids), an Equinox module mapping one
+            observation to a vector, or a function (key, width) -> module.
+        width: units of both LSTMs and of every layer.
+        tests: L_max: tests end 1 ≤ L ≤ L_max steps after t, L uniform and independent of t, and the last L_max
+            histories of an episode stay out of Σ̂. "to-end" is the paper's τ, which runs to the end of the episode; with
+            episodes of one length its leading functions are clocks.
+        test_actions: whether tests hold the actions taken along them, as in the paper. False leaves observations
+            alone: what the policy's futures look like. In a world without chance, actions and observations together
+            tell almost everything about t, all σ are near 1, and a few features cannot say which matter most.
+        lambda_r: weight of the off-diagonal penalty, or "grow" for 10 (k-1)/15. The paper uses 10.
+        batch_size: trajectories in one update, half of them for each of the two independent estimates.
+        steps: updates in `fit`.
+        learning_rate: Adam's, with a cosine decay in `fit`; None is 1e-3.
+        weighted_bonus: weights Σ̃⁻² in the bonus (the paper's); False is the plain norm.
+        sigma_floor: smaller singular values count as this much in the weights.
+        n_actions: how many actions there are, if the training data may not show them all.
+        random_state: seed; the same seed and data give the same result.
+        verbose: show a progress bar.
+
+    Attributes: `singular_values_`, `sigma_`, `history_`, `n_iter_` as in `DeRex`.
+
+    Example:
+        >>> model = HistoryDeRex(k=16).fit(trajectories)  # doctest: +SKIP
+        >>> model.transform(trajectories).shape  # (streams, steps, k)  # doctest: +SKIP
+        >>> memory = model.initial_memory()  # doctest: +SKIP
+        >>> memory, f, bonus = model.step(memory, [observation], [previous_action])  # doctest: +SKIP
+    """
+
+    objectives = ("derex", "nested", "laplacian")
+    fewest = 2
+
+    @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
+    def __init__(
+        self,
+        k: int = 16,
+        *,
+        objective: str = "derex",
+        encoder: Any = "auto",
+        width: int = 256,
+        tests: int | str = 32,
+        test_actions: bool = True,
+        lambda_r: float | str = REFERENCE_LAMBDA_R,
+        batch_size: int = 128,
+        steps: int = 3000,
+        learning_rate: float | None = None,
+        weighted_bonus: bool = True,
+        sigma_floor: float = SIGMA_FLOOR,
+        n_actions: int | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.k = k
+        self.objective = objective
+        self.encoder = encoder
+        self.width = width
+        self.tests = tests
+        self.test_actions = test_actions
+        self.lambda_r = lambda_r
+        self.batch_size = batch_size
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.weighted_bonus = weighted_bonus
+        self.sigma_floor = sigma_floor
+        self.n_actions = n_actions
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> HistoryDeRex:
+        """Learn from `derex.types.Trajectories`.
+
+        With `checkpoint`, a file that `load` can read is written there every minute and at the end, and a fit that was
+        interrupted goes on from it as if it had not been.
+        """
+        objective = self._check_parameters()
+        X = check_trajectories(X)
+        spec = describe(X, self.n_actions)
+        useful = self._useful(X)
+        X = stored_once(X, most=int(self.batch_size) * X.shape[1] // 4)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        data = StreamData(X, useful, future_of(self.tests, objective.tied), int(self.batch_size), seed)
+        code = fingerprint(X) if checkpoint is not None else 0
+        resumed = self._resumed(checkpoint, code)
+        if resumed is None:
+            networks = build_networks(self, spec, objective, X, data, seed)
+            state, history = initial_state(networks, int(self.k)), []
+        else:
+            state, history = resumed
+        state, history = self._train(objective, data, state, history, spec, checkpoint, code)
+        running = settled_statistics(
+            *counted_rows(data.source, data.sample(MEASURED_STREAMS), state.networks)
+        )
+        self._publish(spec, state._replace(running=running), history, code)
+        if checkpoint is not None:
+            self.save(checkpoint)
+        return self
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> Float[np.ndarray, "B T k"]:
+        """f(h_t) for each step: mean 0 and variance 1 over training histories, components in order of σ; padding 0."""
+        check_is_fitted(self)
+        X = check_trajectories(X)
+        check_like_fitted(X, self._spec)
+        rows = max(1, BLOCK_STEPS // X.shape[1])
+        parts = []
+        for start in range(0, len(X.first), rows):
+            block = X.rows(slice(start, start + rows))
+            missing = rows - len(block.first) if len(X.first) > rows else 0  # one shape, one compilation
+            padded = block.rows(np.r_[np.arange(len(block.first)), np.zeros(missing, int)])
+            f, _ = _read(self._reader(), on_device(padded), None)
+            parts.append(np.asarray(f)[: len(block.first)] * block.valid[..., None])
+        return np.concatenate(parts)[..., self._order]
+
+    def fit_transform(self, X: Any, y: Any = None) -> Float[np.ndarray, "B T k"]:
+        """`fit`, then `transform` of the same trajectories."""
+        return self.fit(X).transform(X)
+
+    def bonus(self, X: Any) -> Float[np.ndarray, "B T"]:
+        """‖f(h_t)‖_{Λ̃⁻¹} for each step (Section 5): large where histories like it are rare; 0 in the padding."""
+        self._check_bonus_parameters()
+        f = self.transform(X)
+        return self._norm(f.reshape(-1, f.shape[-1])).reshape(f.shape[:2])
+
+    def initial_memory(self, streams: int = 1) -> Memory:
+        """The memory of streams that have seen nothing yet."""
+        check_is_fitted(self)
+        return self._state.networks.forward.initial(check.check_integer("streams", streams, 1))
+
+    def step(self, memory: Memory, observation: Any, previous_action: Any, first: Any = None) -> Reading:
+        """One more observation of each stream: the same numbers as `transform`, without the past.
+
+        Args:
+            memory: from `initial_memory` or the last `step`.
+            observation: a pytree of arrays (streams, …).
+            previous_action: what each stream did just before, (streams,) numbers (none: -1) or (streams, …) vectors.
+            first: where a new episode begins, so that the stream's past is forgotten; None: nowhere.
+        """
+        check_is_fitted(self)
+        streams = len(memory.hidden)
+        flags = np.zeros(streams, bool) if first is None else np.asarray(first, bool)
+        expand = lambda leaf: np.asarray(leaf)[:, None]  # noqa: E731
+        steps = Trajectories(
+            jax.tree.map(lambda leaf: expand(leaf), _as_arrays(observation)),
+            expand(previous_action),
+            flags.reshape(-1, 1),
+            np.ones((streams, 1), bool),
+        )
+        steps = check_trajectories(steps, "step")
+        check_like_fitted(steps, self._spec)
+        f, memory = _read(self._reader(), on_device(steps), memory)
+        f = np.asarray(f)[:, 0, self._order]
+        return Reading(memory, f, self._norm(f))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Squared correlation captured between these histories and their futures: at most the sum of k squared σ."""
+        check_is_fitted(self)
+        X = check_trajectories(X)
+        check_like_fitted(X, self._spec)
+        data = StreamData(X, self._useful(X), future_of(self.tests, self._tied), int(self.batch_size), 0)
+        return squared_correlation(
+            *counted_rows(data.source, data.sample(len(X.first)), self._state.networks)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file (no code in it), atomically."""
+        from derex.estimators.history_persistence import save
+
+        check_is_fitted(self)
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> HistoryDeRex:
+        """Read a model written by `save`. Models with own modules need them again: `encoder=`."""
+        from derex.estimators.history_persistence import load
+
+        return load(cls, path, encoder)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> Objective:
+        objective = super()._check_parameters()
+        check.check_integer("width", self.width, 1)
+        check.check_flag("test_actions", self.test_actions)
+        if self.n_actions is not None:
+            check.check_integer("n_actions", self.n_actions, 1)
+        if isinstance(self.tests, str):
+            check.check_choice("tests", self.tests, ("to-end",))
+        else:
+            check.check_integer("tests", self.tests, 1)
+        if isinstance(self.encoder, str):
+            check.check_choice("encoder", self.encoder, ("auto",))
+        elif not (isinstance(self.encoder, eqx.Module) or callable(self.encoder)):
+            raise TypeError(
+                "encoder: expected 'auto', an Equinox module or a function (key, width) -> module; got "
+                f"{self.encoder!r}."
+            )
+        return objective
+
+    @property
+    def _tied(self) -> bool:
+        return (
+            self.objective == "laplacian"
+            if not hasattr(self, "_state")
+            else self._state.networks.reverse is None
+        )
+
+    def _default_rate(self) -> float:
+        return LEARNING_RATE
+
+    def _useful(self, X: Trajectories) -> np.ndarray:
+        """Numbers of the streams to draw from."""
+        needs = future_of(self.tests, self._tied).needs
+        left = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
+        counted = left >= needs
+        if counted.sum() < 2 * int(self.k) + 2:
+            raise ValueError(
+                f"X: {int(counted.sum())} histories are followed by {needs} or more steps of their episode, expected at "
+                f"least {2 * int(self.k) + 2} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps: "
+                f"choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
+            )
+        return streams_with(counted)
+
+    def _train(
+        self,
+        objective: Objective,
+        data: StreamData,
+        state: TrainState,
+        history: list[tuple[float, ...]],
+        spec: StreamSpec,
+        checkpoint: Any,
+        code: int,
+    ) -> tuple[TrainState, list[tuple[float, ...]]]:
+        """The updates that are left of a fit, a chunk at a time."""
+        steps, done, saved = int(self.steps), int(state.step), time.monotonic()
+        lengths = chunk_lengths(steps, data.chunk)
+        starts = np.cumsum([0, *lengths])
+        with FitProgress(steps, enabled=bool(self.verbose)) as progress:
+            for start, length in zip(starts, lengths, strict=False):
+                if start < done:
+                    continue
+                rates = jnp.asarray(cosine_rates(int(start), length, steps, self._learning_rate()))
+                items = data.items(int(start), length)
+                state, seen = train_chunk(objective, data.source, state, items, rates)
+                history.append(self._checked(int(start) + length, seen))
+                progress.update(int(start) + length, *history[-1][1:])
+                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._publish(spec, state, history, code)
+                    self.save(checkpoint)
+                    saved = time.monotonic()
+        return state, history
+
+    def _resumed(self, checkpoint: Any, code: int) -> tuple[TrainState, list[tuple[float, ...]]] | None:
+        """Where an interrupted fit of this model to this data stopped; None if there was none."""
+        if checkpoint is None or not Path(checkpoint).exists():
+            return None
+        encoder = None if isinstance(self.encoder, str) else self.encoder
+        before = type(self).load(checkpoint, encoder=encoder)
+        ignored = {"encoder", "verbose", "weighted_bonus", "sigma_floor"}
+        mine, its = ({n: v for n, v in m.get_params().items() if n not in ignored} for m in (self, before))
+        different = sorted(name for name in mine if mine[name] != its[name])
+        if different or before._fingerprint != code:
+            what = f"parameters {different}" if different else "data"
+            raise ValueError(
+                f"checkpoint: {checkpoint} is of a fit with other {what}. Remove the file, or choose another."
+            )
+        return before._state, before._history
+
+    def _publish(
+        self, spec: StreamSpec, state: TrainState, history: list[tuple[float, ...]], code: int
+    ) -> None:
+        """Set everything that makes a model fitted."""
+        self._spec, self._fingerprint = spec, code
+        names = ("k", "objective", "encoder", "width", "tests", "test_actions", "lambda_r")
+        self._trained_as = {name: getattr(self, name) for name in names}
+        self._publish_state(state, history)
+
+    def _reader(self) -> HistoryNetworks:
+        """The networks with f standardised by what training saw."""
+        networks = self._state.networks
+        f = reading_side(networks.f, read_statistics(self._state.running).f)
+        return eqx.tree_at(
+            lambda n: (n.f, n.reverse, n.g), networks, (f, None, None), is_leaf=lambda x: x is None
+        )
+
+
+@eqx.filter_jit
+def _read(networks: HistoryNetworks, trajectories: Trajectories, memory: Memory | None) -> tuple[Any, Memory]:
+    """f of every step; in full precision, so that a step alone and a batch of them agree on every device."""
+    with jax.default_matmul_precision("highest"):
+        embedded = networks.embed(trajectories).history
+        beliefs, memory = networks.beliefs(embedded, trajectories.first, memory)
+        return at_each_step(networks.f, beliefs), memory
+
+
+def _as_arrays(observation: Any) -> Any:
+    """Lists of numbers are arrays, not pytrees of numbers."""
+    return np.asarray(observation) if isinstance(observation, list) else observation

@@ -1,0 +1,95 @@
+"""From a history model's parameters and its data to untrained networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from derex.decomposition.objectives import Objective
+from derex.estimators.streams import StreamData, counted_rows
+from derex.estimators.training import plain_side, starting_side
+from derex.estimators.trajectories import StreamSpec, sample_observations
+from derex.networks.fixed import trainable
+from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd
+from derex.networks.histories import Embedding, Head, HistoryNetworks
+from derex.networks.observations import encoder_of
+from derex.networks.recurrent import LSTM
+from derex.types import Trajectories
+
+CALIBRATION_OBSERVATIONS = 4096  # that set the scales of encoders
+CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
+
+
+def future_of(tests: int | str, tied: bool) -> Future:
+    """What histories are paired with."""
+    if tied:
+        return NextHistory()
+    return TestsToEnd() if isinstance(tests, str) else BoundedTests(int(tests))
+
+
+def skeleton(
+    encoder: Any, spec: StreamSpec, width: int, k: int, tied: bool, test_actions: bool, key: PRNGKeyArray
+) -> HistoryNetworks:
+    """Untrained networks, nothing of them set from data yet."""
+    keys = jax.random.split(key, 6)
+    network = own_encoder(encoder, keys[0], spec, width)
+    example = _example(spec)
+    size = eqx.filter_eval_shape(network, example).shape[0]
+    embedding = Embedding(network, size, spec.choices, width, key=keys[1])
+    forward, reverse = (LSTM(width, width, key=k) for k in keys[2:4])
+    f, g = (plain_side(Head(width, k, key=head_key), k) for head_key in keys[4:6])
+    return HistoryNetworks(
+        embedding, forward, None if tied else reverse, f, None if tied else g, bool(test_actions)
+    )
+
+
+def build_networks(
+    model: Any, spec: StreamSpec, objective: Objective, X: Trajectories, data: StreamData, seed: int
+) -> HistoryNetworks:
+    """Networks for this data: encoders rescaled to it, f and g of mean 0 and variance 1 on some of it."""
+    width, k = int(model.width), int(model.k)
+    key = jax.random.key(seed)
+    networks = skeleton(model.encoder, spec, width, k, objective.tied, model.test_actions, key)
+    encoder = networks.embedding.encoder
+    if hasattr(encoder, "prepared"):
+        rows = sample_observations(X, CALIBRATION_OBSERVATIONS, np.random.default_rng(seed))
+        networks = eqx.tree_at(lambda n: n.embedding.encoder, networks, encoder.prepared(rows))
+    outputs = counted_rows(data.source, data.sample(CALIBRATION_STREAMS), networks)
+    sides = [
+        None if side is None else starting_side(side.network, out)
+        for side, out in zip((networks.f, networks.g), outputs, strict=True)
+    ]
+    return eqx.tree_at(lambda n: (n.f, n.g), networks, tuple(sides), is_leaf=lambda x: x is None)
+
+
+def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -> Any:
+    """The encoder of observations: by their parts, the user's module as it is, or what the user's function makes."""
+    if isinstance(encoder, str):
+        return encoder_of(list(spec.parts), width, key=key)
+    if not isinstance(encoder, eqx.Module):
+        encoder = encoder(key, width)
+    if not isinstance(encoder, eqx.Module):
+        raise TypeError(f"encoder: the function must return an Equinox module, got {encoder!r}.")
+    try:
+        out = eqx.filter_eval_shape(encoder, _example(spec))
+    except Exception as error:
+        raise ValueError(
+            f"encoder: the module failed on one observation with parts {spec.parts}: {error}. It is called on single "
+            "observations, without stream and time axes."
+        ) from error
+    if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"encoder: the module must return a vector of floats, got {out}.")
+    if not any(jax.tree.leaves(trainable(encoder))):
+        raise ValueError("encoder: the module has no floating-point arrays, so there is nothing to train.")
+    return encoder
+
+
+def _example(spec: StreamSpec) -> Any:
+    """One observation, as shapes: in the user's structure where it is known."""
+    leaves = [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in spec.parts]
+    return spec.observation(leaves)
