@@ -1,7 +1,7 @@
 """derex: singular-value decomposition of an agent's experience (De-Rex, ICML 2023), in JAX.
 
-`DeRex` learns it from pairs (state, next state), `HistoryDeRex` from trajectories where the state is hidden; `exact` has
-the ground truth for enumerable problems.
+`DeRex` learns it from pairs (state, next state), `HistoryDeRex` from trajectories where the state is hidden; `exact`
+has the ground truth for enumerable problems.
 """
 
 from typing import TYPE_CHECKING, Any

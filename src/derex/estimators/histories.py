@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, no_type_check
 
@@ -46,6 +47,8 @@ from derex.networks.histories import HistoryNetworks, at_each_step
 from derex.networks.recurrent import Memory
 from derex.types import Trajectories
 
+Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
+
 LEARNING_RATE = 1e-3
 MEASURED_STREAMS = 512  # at most, for the statistics of a finished fit
 BLOCK_STEPS = 1 << 15  # read at a time by `transform`
@@ -59,6 +62,14 @@ class Reading(NamedTuple):
     """carry it to the next `step`"""
     representation: Float[np.ndarray, "n k"]
     bonus: Float[np.ndarray, " n"]
+
+
+class Keep(NamedTuple):
+    """What a checkpoint of a fit holds besides its state, and where it is."""
+
+    spec: StreamSpec
+    code: int
+    checkpoint: str | os.PathLike[str] | None
 
 
 class HistoryDeRex(Decomposition):
@@ -141,11 +152,22 @@ class HistoryDeRex(Decomposition):
 
     # --- training ------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> HistoryDeRex:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        watch: Watch | None = None,
+    ) -> HistoryDeRex:
         """Learn from `derex.types.Trajectories`.
 
-        With `checkpoint`, a file that `load` can read is written there every minute and at the end, and a fit that was
-        interrupted goes on from it as if it had not been.
+        Args:
+            X: the trajectories.
+            y: ignored, scikit-learn's convention.
+            checkpoint: a file that `load` can read, written every minute and at the end; a fit that was interrupted
+                goes on from it as if it had not been.
+            watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) every hundred updates or so.
         """
         objective = self._check_parameters()
         X = check_trajectories(X)
@@ -161,7 +183,8 @@ class HistoryDeRex(Decomposition):
             state, history = initial_state(networks, int(self.k)), []
         else:
             state, history = resumed
-        state, history = self._train(objective, data, state, history, spec, checkpoint, code)
+        keep = Keep(spec, code, checkpoint)
+        state, history = self._train(objective, data, state, history, keep, watch)
         running = settled_statistics(
             *counted_rows(data.source, data.sample(MEASURED_STREAMS), state.networks)
         )
@@ -290,9 +313,9 @@ class HistoryDeRex(Decomposition):
         counted = left >= needs
         if counted.sum() < 2 * int(self.k) + 2:
             raise ValueError(
-                f"X: {int(counted.sum())} histories are followed by {needs} or more steps of their episode, expected at "
-                f"least {2 * int(self.k) + 2} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps: "
-                f"choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
+                f"X: {int(counted.sum())} histories are followed by {needs} or more steps of their episode, expected "
+                f"at least {2 * int(self.k) + 2} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps. "
+                f"Choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
             )
         return streams_with(counted)
 
@@ -302,9 +325,8 @@ class HistoryDeRex(Decomposition):
         data: StreamData,
         state: TrainState,
         history: list[tuple[float, ...]],
-        spec: StreamSpec,
-        checkpoint: Any,
-        code: int,
+        keep: Keep,
+        watch: Watch | None,
     ) -> tuple[TrainState, list[tuple[float, ...]]]:
         """The updates that are left of a fit, a chunk at a time."""
         steps, done, saved = int(self.steps), int(state.step), time.monotonic()
@@ -319,9 +341,11 @@ class HistoryDeRex(Decomposition):
                 state, seen = train_chunk(objective, data.source, state, items, rates)
                 history.append(self._checked(int(start) + length, seen))
                 progress.update(int(start) + length, *history[-1][1:])
-                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self._publish(spec, state, history, code)
-                    self.save(checkpoint)
+                if watch is not None:
+                    watch(int(start) + length, *history[-1][1:])
+                if keep.checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._publish(keep.spec, state, history, keep.code)
+                    self.save(keep.checkpoint)
                     saved = time.monotonic()
         return state, history
 

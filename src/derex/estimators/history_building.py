@@ -71,12 +71,11 @@ def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -
     """The encoder of observations: by their parts, the user's module as it is, or what the user's function makes."""
     if isinstance(encoder, str):
         return encoder_of(list(spec.parts), width, key=key)
-    if not isinstance(encoder, eqx.Module):
-        encoder = encoder(key, width)
-    if not isinstance(encoder, eqx.Module):
-        raise TypeError(f"encoder: the function must return an Equinox module, got {encoder!r}.")
+    network: Any = encoder if isinstance(encoder, eqx.Module) else encoder(key, width)
+    if not isinstance(network, eqx.Module):
+        raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
     try:
-        out = eqx.filter_eval_shape(encoder, _example(spec))
+        out = eqx.filter_eval_shape(network, _example(spec))
     except Exception as error:
         raise ValueError(
             f"encoder: the module failed on one observation with parts {spec.parts}: {error}. It is called on single "
@@ -84,9 +83,9 @@ def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -
         ) from error
     if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(f"encoder: the module must return a vector of floats, got {out}.")
-    if not any(jax.tree.leaves(trainable(encoder))):
+    if not any(jax.tree.leaves(trainable(network))):
         raise ValueError("encoder: the module has no floating-point arrays, so there is nothing to train.")
-    return encoder
+    return network
 
 
 def _example(spec: StreamSpec) -> Any:

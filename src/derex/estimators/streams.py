@@ -1,7 +1,7 @@
 """Training batches of whole trajectories, and what networks say of them.
 
-The two halves of an update are trajectories drawn independently and with replacement; a half's statistics are taken over
-all its histories that count.
+The two halves of an update are trajectories drawn independently and with replacement; a half's statistics are taken
+over all its histories that count.
 
 Shapes: b streams of a batch, T steps, k features.
 """

@@ -189,8 +189,8 @@ def check_like_fitted(X: Trajectories, spec: StreamSpec) -> None:
     same_size = got.choices <= spec.choices if spec.actions == "ids" else got.choices == spec.choices
     if got.actions != spec.actions or not same_size:
         raise ValueError(
-            f"X.previous_action: expected {spec.actions} with {spec.choices} choices, as in fit; got {got.actions} with "
-            f"{got.choices}. If there are more actions than the training data shows, fit with n_actions=."
+            f"X.previous_action: expected {spec.actions} with {spec.choices} choices, as in fit; got {got.actions} "
+            f"with {got.choices}. If there are more actions than the training data shows, fit with n_actions=."
         )
 
 
@@ -227,7 +227,7 @@ def fingerprint(X: Trajectories) -> int:
     for leaf in jax.tree.leaves(X):
         code = zlib.crc32(str((leaf.shape, leaf.dtype)).encode(), code)
         for block in np.array_split(leaf, max(1, leaf.nbytes >> 26)):
-            code = zlib.crc32(np.ascontiguousarray(block), code)
+            code = zlib.crc32(np.ascontiguousarray(block).tobytes(), code)
     return code
 
 

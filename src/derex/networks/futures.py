@@ -27,7 +27,10 @@ from derex.networks.recurrent import LSTM
 class Future(Protocol):
     """A kind of future: pure, hashable, and drawn apart from the networks that read it."""
 
-    needs: int  # fewest further steps of its episode that a history must have to count
+    @property
+    def needs(self) -> int:
+        """Fewest further steps of its episode that a history must have to count."""
+        ...
 
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         """What is random about the futures of each stream."""
@@ -74,7 +77,7 @@ class BoundedTests:
 class TestsToEnd:
     """The paper's τ: to the end of the episode, or of what the stream holds of it."""
 
-    needs: ClassVar[int] = 1
+    needs: int = 1
     __test__: ClassVar[bool] = False  # not for pytest
 
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
@@ -92,7 +95,7 @@ class TestsToEnd:
 class NextHistory:
     """h_{t+1}, read by f itself: the graph-drawing baseline with u = h, v = h' (appendix C)."""
 
-    needs: ClassVar[int] = 1
+    needs: int = 1
 
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return np.zeros(streams, np.int32)

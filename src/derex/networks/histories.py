@@ -1,9 +1,9 @@
 """The architecture of Section 5 and appendix B: histories through a forward LSTM, futures through a reverse one.
 
 F₁ embeds each observation together with the previous action. F₂ reads the embeddings forwards:
-b_t = F₂(F₁(O_0), …, F₁(O_t)). F₃ reads them backwards from the end of a test: b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})).
-f and g are heads on b_t and b'_{t+1}: a projection and one layer, so that whoever else reads b_t, such as a policy, has
-it to itself.
+b_t = F₂(F₁(O_0), …, F₁(O_t)). F₃ reads them backwards from the end of a test:
+b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})). f and g are heads on b_t and b'_{t+1}: a projection and one layer, so that
+whoever else reads b_t, such as a policy, has it to itself.
 
 Shapes: B streams, T steps, H units.
 """

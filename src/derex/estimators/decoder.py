@@ -1,0 +1,103 @@
+"""A linear read-out of a hidden quantity: how much of it a representation tells (Section 5, Figure 4).
+
+Shapes: n rows, k features, m classes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import Float, Int
+
+SMALLEST_DEVIATION = 1e-6
+
+
+class Readout(NamedTuple):
+    """One linear layer and a softmax."""
+
+    mean: Float[Array, " k"]
+    spread: Float[Array, " k"]
+    weight: Float[Array, "k m"]
+    bias: Float[Array, " m"]
+
+    def probabilities(self, features: Float[Any, "*batch k"]) -> Float[Array, "*batch m"]:
+        """Pr(class | features)."""
+        return _probabilities(self, jnp.asarray(features))
+
+
+def fit_readout(
+    features: Float[Any, "n k"], classes: Int[Any, " n"], m: int, iterations: int = 300
+) -> Readout:
+    """Maximum likelihood by L-BFGS on all rows at once, features standardised first.
+
+    Args:
+        features: what is read.
+        classes: what is to be told, numbers below m.
+        m: how many classes there are; those that never occur get small probabilities.
+        iterations: of L-BFGS. The problem is convex; they bound how sharp the read-out becomes.
+    """
+    x, y = jnp.asarray(features, jnp.float32), jnp.asarray(classes, jnp.int32)
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"features and classes: expected shapes (n, k) and (n,), got {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    if not 0 <= int(y.min()) <= int(y.max()) < m:
+        raise ValueError(
+            f"classes: expected numbers from 0 to {m - 1}, got {int(y.min())} to {int(y.max())}."
+        )
+    return _fit(x, y, m=m, iterations=iterations)
+
+
+@partial(jax.jit, static_argnames=("m", "iterations"))
+def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int) -> Readout:
+    mean, spread = x.mean(axis=0), x.std(axis=0) + SMALLEST_DEVIATION
+    x = (x - mean) / spread
+    start = (jnp.zeros((x.shape[1], m)), jnp.log(jnp.bincount(y, length=m) + 1.0))
+    solver = optax.lbfgs()
+
+    def loss(layer: tuple[Array, Array]) -> Array:
+        with jax.default_matmul_precision("highest"):
+            logits = x @ layer[0] + layer[1]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        layer, state = carry
+        value, gradient = optax.value_and_grad_from_state(loss)(layer, state=state)
+        updates, state = solver.update(gradient, state, layer, value=value, grad=gradient, value_fn=loss)
+        return (optax.apply_updates(layer, updates), state), None
+
+    (layer, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=iterations)
+    return Readout(mean, spread, *layer)
+
+
+@jax.jit
+def _probabilities(readout: Readout, features: Array) -> Array:
+    with jax.default_matmul_precision("highest"):
+        logits = (features - readout.mean) / readout.spread @ readout.weight + readout.bias
+    return jax.nn.softmax(logits)
+
+
+def belief_scores(
+    belief: Float[Any, "n m"], true: Int[Any, " n"], distance: Float[np.ndarray, "m m"]
+) -> dict[str, float]:
+    """How good beliefs about a hidden state are.
+
+    Returns:
+        accuracy of the likeliest state, log_loss of the true one, the expected distance of a state drawn from the
+        belief, and the mean distance of the likeliest state.
+    """
+    belief, true = np.asarray(belief, np.float32), np.asarray(true)
+    guess = belief.argmax(axis=1)
+    given = np.maximum(belief[np.arange(len(true)), true], np.finfo(np.float32).tiny)
+    return {
+        "accuracy": float(np.mean(guess == true)),
+        "log_loss": float(-np.mean(np.log(given.astype(np.float64)))),
+        "distance": float(np.mean(np.einsum("nm,nm->n", belief, distance[true].astype(np.float32)))),
+        "distance_of_guess": float(np.mean(distance[true, guess])),
+    }
