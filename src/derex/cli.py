@@ -55,6 +55,11 @@ STUDIES: dict[str, Study] = {
         "derex.experiments.asymmetry.run:run",
         "one-way doors: the SVD against the graph Laplacian",
     ),
+    "pomdp": Study(
+        "derex.experiments.pomdp.definition:PomdpStudy",
+        "derex.experiments.pomdp.run:run",
+        "Section 5, appendix D: beliefs and bonuses when the agent is hidden",
+    ),
 }
 
 DEMO = ("tabular", "pixels")

@@ -2,5 +2,6 @@
 
 from derex.estimators.derex import DeRex
 from derex.estimators.histories import HistoryDeRex
+from derex.estimators.history_training import fit_together
 
-__all__ = ["DeRex", "HistoryDeRex"]
+__all__ = ["DeRex", "HistoryDeRex", "fit_together"]

@@ -58,10 +58,10 @@ def read(
                 for name, member in members.items()
             }
             header = json.loads(arrays.pop(HEADER).tobytes())
-            known = header["format"] == format_
-            if known and header["version"] <= version:
-                known = header.keys() >= keys | {"arrays"} and header["arrays"] == sorted(arrays)
-            if not known:
+            if header["format"] != format_:
+                raise ValueError(f"its format is {header['format']!r}, expected {format_!r}")
+            known = header["version"] > version or header.keys() >= keys | {"arrays"}
+            if not known or (header["version"] <= version and header["arrays"] != sorted(arrays)):
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
             raise ValueError(
@@ -88,7 +88,7 @@ def filled(skeleton: Any, start: str, arrays: dict[str, np.ndarray], path: Any) 
     if wrong:
         raise ValueError(
             f"{path}: its parameters do not fit the encoder (first difference: {wrong[0].removeprefix(start)}). "
-            "Pass the module it was trained with: DeRex.load(path, encoder=...)."
+            "Pass the module it was trained with: load(path, encoder=...)."
         )
 
     def fill(place: Any, leaf: Any) -> Any:

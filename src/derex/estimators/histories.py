@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, no_type_check
 
@@ -172,7 +173,7 @@ class HistoryDeRex(Decomposition):
         objective = self._check_parameters()
         X = check_trajectories(X)
         spec = describe(X, self.n_actions)
-        useful = self._useful(X)
+        useful = self._useful(X, objective.tied)
         X = stored_once(X, most=int(self.batch_size) * X.shape[1] // 4)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = StreamData(X, useful, future_of(self.tests, objective.tied), int(self.batch_size), seed)
@@ -216,9 +217,18 @@ class HistoryDeRex(Decomposition):
 
     def bonus(self, X: Any) -> Float[np.ndarray, "B T"]:
         """‖f(h_t)‖_{Λ̃⁻¹} for each step (Section 5): large where histories like it are rare; 0 in the padding."""
+        return self.bonus_of(self.transform(X))
+
+    def bonus_of(self, representation: Any) -> Float[np.ndarray, "*batch"]:
+        """The bonus of representations that `transform` or `step` gave."""
+        check_is_fitted(self)
         self._check_bonus_parameters()
-        f = self.transform(X)
-        return self._norm(f.reshape(-1, f.shape[-1])).reshape(f.shape[:2])
+        f = np.asarray(representation, np.float32)
+        if f.shape[-1:] != self.singular_values_.shape:
+            raise ValueError(
+                f"representation: expected {len(self.singular_values_)} columns, got shape {f.shape}."
+            )
+        return self._norm(f.reshape(-1, f.shape[-1])).reshape(f.shape[:-1])
 
     def initial_memory(self, streams: int = 1) -> Memory:
         """The memory of streams that have seen nothing yet."""
@@ -235,12 +245,19 @@ class HistoryDeRex(Decomposition):
             first: where a new episode begins, so that the stream's past is forgotten; None: nowhere.
         """
         check_is_fitted(self)
+        width = self._state.networks.forward.width
+        if not isinstance(memory, Memory) or memory.hidden.shape[1:] != (width,):
+            raise ValueError(
+                f"memory: expected what `initial_memory` or `step` of this model gave, {width} units wide; got "
+                f"{memory!r}."
+            )
         streams = len(memory.hidden)
         flags = np.zeros(streams, bool) if first is None else np.asarray(first, bool)
-        expand = lambda leaf: np.asarray(leaf)[:, None]  # noqa: E731
+        if isinstance(observation, list) and self._spec.outline == 0:
+            observation = np.asarray(observation)  # of numbers, not a pytree of them
         steps = Trajectories(
-            jax.tree.map(lambda leaf: expand(leaf), _as_arrays(observation)),
-            expand(previous_action),
+            jax.tree.map(lambda leaf: _one_step("observation", leaf), observation),
+            _one_step("previous_action", previous_action),
             flags.reshape(-1, 1),
             np.ones((streams, 1), bool),
         )
@@ -255,7 +272,8 @@ class HistoryDeRex(Decomposition):
         check_is_fitted(self)
         X = check_trajectories(X)
         check_like_fitted(X, self._spec)
-        data = StreamData(X, self._useful(X), future_of(self.tests, self._tied), int(self.batch_size), 0)
+        tied = self._state.networks.reverse is None
+        data = StreamData(X, self._useful(X, tied), future_of(self.tests, tied), int(self.batch_size), 0)
         return squared_correlation(
             *counted_rows(data.source, data.sample(len(X.first)), self._state.networks)
         )
@@ -295,26 +313,18 @@ class HistoryDeRex(Decomposition):
             )
         return objective
 
-    @property
-    def _tied(self) -> bool:
-        return (
-            self.objective == "laplacian"
-            if not hasattr(self, "_state")
-            else self._state.networks.reverse is None
-        )
-
     def _default_rate(self) -> float:
         return LEARNING_RATE
 
-    def _useful(self, X: Trajectories) -> np.ndarray:
+    def _useful(self, X: Trajectories, tied: bool) -> np.ndarray:
         """Numbers of the streams to draw from."""
-        needs = future_of(self.tests, self._tied).needs
+        needs = future_of(self.tests, tied).needs
         left = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
-        counted = left >= needs
-        if counted.sum() < 2 * int(self.k) + 2:
+        counted, wanted = left >= needs, 2 * int(self.k) + 2
+        if counted.sum() < wanted:
             raise ValueError(
                 f"X: {int(counted.sum())} histories are followed by {needs} or more steps of their episode, expected "
-                f"at least {2 * int(self.k) + 2} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps. "
+                f"at least {wanted} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps. "
                 f"Choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
             )
         return streams_with(counted)
@@ -330,19 +340,16 @@ class HistoryDeRex(Decomposition):
     ) -> tuple[TrainState, list[tuple[float, ...]]]:
         """The updates that are left of a fit, a chunk at a time."""
         steps, done, saved = int(self.steps), int(state.step), time.monotonic()
-        lengths = chunk_lengths(steps, data.chunk)
-        starts = np.cumsum([0, *lengths])
+        ends = np.cumsum(chunk_lengths(steps, data.chunk)).tolist()
         with FitProgress(steps, enabled=bool(self.verbose)) as progress:
-            for start, length in zip(starts, lengths, strict=False):
-                if start < done:
-                    continue
-                rates = jnp.asarray(cosine_rates(int(start), length, steps, self._learning_rate()))
-                items = data.items(int(start), length)
+            for start, end in pairwise([done, *(end for end in ends if end > done)]):
+                rates = jnp.asarray(cosine_rates(start, end - start, steps, self._learning_rate()))
+                items = data.items(start, end - start)
                 state, seen = train_chunk(objective, data.source, state, items, rates)
-                history.append(self._checked(int(start) + length, seen))
-                progress.update(int(start) + length, *history[-1][1:])
+                history.append(self._checked(end, seen))
+                progress.update(end, *history[-1][1:])
                 if watch is not None:
-                    watch(int(start) + length, *history[-1][1:])
+                    watch(end, *history[-1][1:])
                 if keep.checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self._publish(keep.spec, state, history, keep.code)
                     self.save(keep.checkpoint)
@@ -351,7 +358,13 @@ class HistoryDeRex(Decomposition):
 
     def _resumed(self, checkpoint: Any, code: int) -> tuple[TrainState, list[tuple[float, ...]]] | None:
         """Where an interrupted fit of this model to this data stopped; None if there was none."""
-        if checkpoint is None or not Path(checkpoint).exists():
+        if checkpoint is None:
+            return None
+        if not Path(checkpoint).parent.is_dir():
+            raise FileNotFoundError(
+                f"checkpoint: the folder {Path(checkpoint).parent} does not exist. Create it first."
+            )
+        if not Path(checkpoint).exists():
             return None
         encoder = None if isinstance(self.encoder, str) else self.encoder
         before = type(self).load(checkpoint, encoder=encoder)
@@ -392,6 +405,11 @@ def _read(networks: HistoryNetworks, trajectories: Trajectories, memory: Memory 
         return at_each_step(networks.f, beliefs), memory
 
 
-def _as_arrays(observation: Any) -> Any:
-    """Lists of numbers are arrays, not pytrees of numbers."""
-    return np.asarray(observation) if isinstance(observation, list) else observation
+def _one_step(name: str, values: Any) -> np.ndarray:
+    """(streams, …) -> (streams, 1, …)."""
+    array = np.asarray(values)
+    if array.ndim == 0:
+        raise ValueError(
+            f"{name}: expected one entry for each stream, got a single {array.dtype}: {values!r}."
+        )
+    return array[:, None]

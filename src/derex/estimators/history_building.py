@@ -71,9 +71,7 @@ def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -
     """The encoder of observations: by their parts, the user's module as it is, or what the user's function makes."""
     if isinstance(encoder, str):
         return encoder_of(list(spec.parts), width, key=key)
-    network: Any = encoder if isinstance(encoder, eqx.Module) else encoder(key, width)
-    if not isinstance(network, eqx.Module):
-        raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
+    network = _made(encoder, key, width)
     try:
         out = eqx.filter_eval_shape(network, _example(spec))
     except Exception as error:
@@ -86,6 +84,20 @@ def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -
     if not any(jax.tree.leaves(trainable(network))):
         raise ValueError("encoder: the module has no floating-point arrays, so there is nothing to train.")
     return network
+
+
+def _made(encoder: Any, key: PRNGKeyArray, width: int) -> Any:
+    if isinstance(encoder, eqx.Module):
+        return encoder
+    try:
+        network = encoder(key, width)
+    except TypeError as error:
+        raise ValueError(
+            f"encoder: a function is called as encoder(key, width) and failed: {error}."
+        ) from error
+    if isinstance(network, eqx.Module):
+        return network
+    raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
 
 
 def _example(spec: StreamSpec) -> Any:

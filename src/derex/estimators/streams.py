@@ -3,7 +3,7 @@
 The two halves of an update are trajectories drawn independently and with replacement; a half's statistics are taken
 over all its histories that count.
 
-Shapes: b streams of a batch, T steps, k features.
+Shapes: b streams of a batch, t histories of each (every step but the last), k features.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StreamSource(eqx.Module):
 
     def read(
         self, item: Batch, networks: HistoryNetworks
-    ) -> tuple[Float[Array, "b T-1 k"], Float[Array, "b T-1 k"], Float[Array, "b T-1"]]:
+    ) -> tuple[Float[Array, "b t k"], Float[Array, "b t k"], Float[Array, "b t"]]:
         """f(h_t), g(τ_t) and whether the pair counts, for every step but the last."""
         trajectories = self.whole(item.trajectories)
         embedded = networks.embed(trajectories)

@@ -93,17 +93,18 @@ def _actions(name: str, action: np.ndarray, valid: np.ndarray) -> np.ndarray:
     if action.dtype.kind in "iu":
         if action.ndim != 2:
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
-        if action[valid].min() < NO_ACTION:
+        least, largest = action[valid].min(), action[valid].max()
+        if least < NO_ACTION or largest >= LARGEST_TABLE_OF_IDS:
             raise ValueError(
-                f"{name}: actions are numbered from 0 (none: {NO_ACTION}), got {action[valid].min()}."
+                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {LARGEST_TABLE_OF_IDS}, got "
+                f"{least} to {largest}."
             )
         return np.where(valid, action, NO_ACTION).astype(np.int32)
     if action.dtype.kind != "f":
         raise TypeError(f"{name}: expected integers or floats, got {action.dtype}.")
-    vectors = action.reshape(*valid.shape, -1).astype(np.float32)
-    vectors[~valid] = 0.0
+    vectors = np.where(valid[..., None], action.reshape(*valid.shape, -1), 0.0)
     check.check_finite(name, vectors)
-    return vectors
+    return vectors.astype(np.float32)
 
 
 def _observation(name: str, observation: Any, valid: np.ndarray) -> Any:
@@ -121,6 +122,10 @@ def _observation(name: str, observation: Any, valid: np.ndarray) -> Any:
             raise ValueError(
                 f"{name}{jax.tree_util.keystr(place)}: expected {expected} as its first axes, got {array.shape}."
             )
+    arrays = [
+        _sound(f"{name}{jax.tree_util.keystr(place)}", array, None if indexed else valid)
+        for (place, _), array in zip(leaves, arrays, strict=True)
+    ]
     values = jax.tree.unflatten(structure, arrays)
     if not indexed:
         return values
@@ -143,9 +148,19 @@ def _part(name: str, leaf: Any) -> np.ndarray:
         raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
     if array.ndim == 0 or not array.size:
         raise ValueError(f"{name}: expected one entry for each step, got shape {array.shape}.")
+    return array.astype(np.float32) if array.dtype == bool else array
+
+
+def _sound(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) -> np.ndarray:
+    """Finite values that 32 bits can hold; a padding of anything but zeros is replaced by them, in a copy."""
+    if valid is not None and np.any(array[~valid]):
+        array = np.array(array)
+        array[~valid] = 0
     if array.dtype.kind == "f":
         check.check_finite(name, array)
-    return array.astype(np.float32) if array.dtype == bool else array
+    elif array.dtype.itemsize >= 4:
+        check.check_integers(name, array)
+    return array
 
 
 def describe(X: Trajectories, n_actions: int | None) -> StreamSpec:

@@ -170,13 +170,18 @@ def _images(name: str, array: np.ndarray) -> np.ndarray:
 
 def _anything(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu":
-        least, largest = min_max(array)
-        if least < -LARGEST_ID or largest > LARGEST_ID:
-            raise ValueError(
-                f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
-                f"floats: {name}.astype(np.float32)."
-            )
+        check_integers(name, array)
     return array
+
+
+def check_integers(name: str, array: np.ndarray) -> None:
+    """No integer is too large for 32 bits."""
+    least, largest = min_max(array)
+    if least < -LARGEST_ID or largest > LARGEST_ID:
+        raise ValueError(
+            f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
+            f"floats: {name}.astype(np.float32)."
+        )
 
 
 CHECKS: dict[InputKind | None, Callable[[str, np.ndarray], np.ndarray]] = {

@@ -11,6 +11,7 @@ from derex._version import __version__
 from derex.report.files import write_atomically
 
 METRICS = "metrics.json"
+UNFINISHED = "cases/study.json"  # whose finished parts are kept, before there are metrics
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
 
 
@@ -18,9 +19,9 @@ def claim_folder(folder: Path, study: str) -> None:
     """Create the folder, or take it over from an earlier run of the same study; refuse anybody else's."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
-    metrics = folder / METRICS
-    if metrics.exists():
-        owner = _owner(metrics)
+    claims = [folder / name for name in (METRICS, UNFINISHED) if (folder / name).exists()]
+    if claims:
+        owner = _owner(claims[0])
         if owner != study:
             raise FileExistsError(
                 f"--out: {folder} holds {'another study' if owner is None else repr(owner)}; choose another folder."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+LINE_SECONDS = 30.0  # between lines within a fit, where there is no terminal
 
 
 class StudyProgress:
@@ -36,8 +39,21 @@ class StudyProgress:
 
     def start(self, label: str) -> None:
         """A fit begins."""
-        self._label = label
+        self._label, self._begun = label, time.monotonic()
+        self._spoken = self._begun
         self._bar.update(self._task, status=label)
+
+    def within(self, done: int, steps: int, news: str) -> None:
+        """How far it is: updates done of how many, their rate, the time left, and what training says."""
+        now = time.monotonic()
+        rate = done / max(now - self._begun, 1e-9)
+        text = (
+            f"{self._label}: update {done}/{steps}, {rate:.1f}/s, {(steps - done) / rate:.0f} s left, {news}"
+        )
+        self._bar.update(self._task, status=text)
+        if not self._console.is_terminal and now - self._spoken > LINE_SECONDS:
+            self._console.print(f"{self._title}  {text}", highlight=False, soft_wrap=True)
+            self._spoken = now
 
     def finish(self, result: str) -> None:
         """It ended, with this result."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+GPU_UNROLL = 4
 FORGET_BIAS = 1.0  # remember by default, so that gradients reach far back from the first update
 
 
@@ -58,6 +59,11 @@ class LSTM(eqx.Module):
         return scan(inputs @ self.input_weight + self.bias, keep, self.state_weight, memory)
 
 
+def unroll() -> int:
+    """Steps of a scan in one iteration of its loop: fewer, larger iterations pay where launching one is what costs."""
+    return GPU_UNROLL if jax.default_backend() == "gpu" else 1
+
+
 @jax.custom_vjp
 def scan(
     projected: Float[Array, "T B G"], keep: Float[Array, "T B"], weight: Float[Array, "H G"], memory: Memory
@@ -77,7 +83,7 @@ def _forward(projected: Array, keep: Array, weight: Array, memory: Memory):
         hidden = o * jnp.tanh(cell)
         return Memory(hidden, cell), (hidden, cell, gates)
 
-    memory, outputs = jax.lax.scan(step, memory, (projected, keep))
+    memory, outputs = jax.lax.scan(step, memory, (projected, keep), unroll=unroll())
     return outputs, memory
 
 
@@ -117,7 +123,7 @@ def _scan_backward(saved: tuple, gradients: tuple[Array, Memory]):
         return Memory((d_gates @ weight.T) * kept, d_cell * f * kept), d_gates
 
     inputs = (d_outputs, gates, cell, cell_before, kept)
-    d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True)
+    d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True, unroll=unroll())
     d_weight = jnp.einsum("tbh,tbg->hg", hidden_before, d_gates)
     return d_gates, jnp.zeros_like(keep), d_weight, d_memory
 

@@ -1,0 +1,375 @@
+"""Bad trajectories, parameters and steps are refused with their names and a way out, before any training starts."""
+
+import pickle
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from derex import HistoryDeRex
+from derex.estimators import histories
+from derex.estimators.trajectories import check_trajectories, describe, outline
+from derex.networks.recurrent import Memory
+from derex.types import NO_ACTION, Indexed, Trajectories
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+B, T = 6, 8
+RNG = np.random.default_rng(0)
+NUMBERS = RNG.normal(size=(B, T, 3)).astype(np.float32)
+IDS = RNG.integers(0, 5, (B, T))
+IDS[0, 0] = 4
+IMAGES = RNG.integers(0, 256, (B, T, 6, 6, 1), dtype=np.uint8)
+ACTIONS = RNG.integers(0, 3, (B, T))
+ACTIONS[0, 1] = 2
+FIRST = np.zeros((B, T), bool)
+FIRST[:, 0] = True
+VALID = np.arange(T) < np.r_[T, T, T, T, 5, 7][:, None]
+X = Trajectories(NUMBERS, ACTIONS, FIRST, VALID)
+
+
+def replaced(array, value, place=(2, 3)):
+    """The array with one value changed, at a step that counts."""
+    array = np.array(array)
+    array[place] = value
+    return array
+
+
+def seen(observation):
+    return X._replace(observation=observation)
+
+
+def acted(previous_action):
+    return X._replace(previous_action=previous_action)
+
+
+def indexed(index, values=NUMBERS[0]):
+    return seen(Indexed(values, index))
+
+
+def model(**options: Any) -> HistoryDeRex:
+    few = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 2, "random_state": 0}
+    return HistoryDeRex(**few | options)
+
+
+class Module(eqx.Module):
+    """Returns what it is told to."""
+
+    weight: jax.Array
+    rank: int
+
+    def __init__(self, rank=1, size=3):
+        self.weight, self.rank = jax.numpy.ones(size), rank
+
+    def __call__(self, x):
+        return (self.weight * x).reshape((1,) * (self.rank - 1) + (-1,)) if self.rank else (self.weight * x).sum()
+
+
+class NoParameters(eqx.Module):
+    def __call__(self, x):
+        return x
+
+
+# ------------------------------------------------------------------------------------- trajectories
+
+NAN = replaced(NUMBERS, np.nan, (2, 3, 1))
+# name: (what is given to fit, error, what its message must say: the argument, what came and what was expected)
+BAD_DATA = {
+    "an array": (NUMBERS, TypeError, r"X: expected derex.types.Trajectories, got ndarray.*from_episodes\("),
+    "a tuple": (tuple(X), TypeError, "X: expected derex.types.Trajectories, got tuple"),
+    "flags of numbers": (X._replace(first=FIRST * 1), TypeError, r"X.first: expected booleans, got int64.*X.first.astype"),
+    "mask of numbers": (X._replace(valid=VALID * 1.0), TypeError, "X.valid: expected booleans, got float64"),
+    "flags of another shape": (
+        X._replace(first=FIRST[:, :-1]), ValueError, r"X.first and X.valid: .*\(streams, steps\).*\(6, 7\) and \(6, 8\)",
+    ),
+    "flags of one axis": (
+        Trajectories(NUMBERS[0], ACTIONS[0], FIRST[0], VALID[0]), ValueError, r"expected shape \(streams, steps\).*\(8,\)",
+    ),
+    "no streams": (X.rows(slice(0, 0)), ValueError, r"X.first and X.valid: .*\(0, 8\)"),
+    "padding first": (X._replace(valid=VALID[:, ::-1]), ValueError, "X.valid: .*at least one step.*padding comes last"),
+    "holes": (X._replace(valid=replaced(VALID, False)), ValueError, "X.valid: .*padding comes last"),
+    "an empty stream": (X._replace(valid=VALID & (np.arange(B) != 3)[:, None]), ValueError, "X.valid: each stream has at least one"),
+    "actions of another shape": (
+        acted(ACTIONS[:, 1:]), ValueError, r"X.previous_action: expected shape \(6, 8\) or .*got \(6, 7\)",
+    ),
+    "numbered actions of three axes": (
+        acted(ACTIONS[..., None]), ValueError, r"X.previous_action: numbered actions have shape \(streams, steps\), got \(6, 8, 1\)",
+    ),
+    "negative actions": (acted(replaced(ACTIONS, -2)), ValueError, r"X.previous_action: .*from 0 \(none: -1\).*got -2 to 2"),
+    "huge actions": (acted(replaced(ACTIONS, 2**32)), ValueError, "X.previous_action: .*less than 1048576, got .*4294967296"),
+    "true actions": (acted(ACTIONS > 0), TypeError, "X.previous_action: expected integers or floats, got bool"),
+    "actions in words": (acted(ACTIONS.astype(str)), TypeError, "X.previous_action: expected integers or floats, got <U"),
+    "nan actions": (acted(NAN), ValueError, "X.previous_action: .*NaN.* row 2"),
+    "actions too large": (acted(replaced(ACTIONS * 1.0, 1e300)), ValueError, "X.previous_action: .*too large.* row 2"),
+    "nan": (seen(NAN), ValueError, "X.observation: .*NaN.* row 2"),
+    "infinity": (seen({"a": NUMBERS, "b": replaced(NUMBERS, np.inf)}), ValueError, r"X.observation\['b'\]: .*infinity.* row 2"),
+    "too large": (seen(replaced(NUMBERS.astype(float), 1e300)), ValueError, "X.observation: .*too large for single precision"),
+    "integers too large": (seen(replaced(IMAGES.astype(int), 2**40)), ValueError, "X.observation: .*32 bits, got .*1099511627776"),
+    "text": (seen(NUMBERS.astype(str)), ValueError, "X.observation: expected numbers, got an array of dtype <U"),
+    "complex": (seen([NUMBERS, NUMBERS * 1j]), ValueError, r"X.observation\[1\]: expected numbers, got .*complex64"),
+    "nothing": (seen({}), ValueError, "X.observation: expected at least one array, got {}"),
+    "empty": (seen(NUMBERS[..., :0]), ValueError, r"X.observation: expected one entry for each step, got shape \(6, 8, 0\)"),
+    "a number": (seen({"a": 3.0}), ValueError, r"X.observation\['a'\]: expected one entry for each step, got shape \(\)"),
+    "fewer steps": (
+        seen({"a": NUMBERS, "b": IDS[:, 1:]}), ValueError, r"X.observation\['b'\]: expected \(6, 8\) as its first axes, got \(6, 7\)",
+    ),
+    "no leaf": (seen({"a": NUMBERS, "b": None}), TypeError, "X.observation: expected arrays in dicts .*got NoneType"),
+    "numbered keys": (seen({1: NUMBERS}), TypeError, r"X.observation: .*names as keys.*got dict"),
+    "negative ids": (seen(replaced(IDS, -1)), ValueError, "X.observation: ids must run from 0 .*got -1 to 4.*Renumber"),
+    "ids without end": (seen(replaced(IDS, 2**20)), ValueError, "X.observation: ids .*less than 1048576, got 0 to 1048576"),
+    "index past the values": (indexed(replaced(IDS, 8)), ValueError, "X.observation.index: expected numbers from 0 to 7"),
+    "negative index": (indexed(replaced(IDS, -1)), ValueError, "X.observation.index: expected numbers from 0 to 7"),
+    "fractional index": (indexed(IDS * 1.0), ValueError, r"X.observation.index: expected integers of shape \(6, 8\), got float64"),
+    "index of another shape": (indexed(IDS[1:]), ValueError, r"X.observation.index: .*\(6, 8\), got int64 \(5, 8\)"),
+    "values of unequal lengths": (
+        indexed(IDS, {"a": NUMBERS[0], "b": NUMBERS[0, 1:]}), ValueError, r"X.observation\['b'\]: expected \(8,\) .*got \(7, 3\)",
+    ),
+    "too short for the tests": (
+        jax.tree.map(lambda leaf: leaf[:, :3], X), ValueError,
+        "X: 0 histories are followed by 3 or more steps.* at least 6 for k = 2.*longest episode has 3 steps.*tests <= 1",
+    ),
+}  # fmt: skip
+
+BAD_OPTIONS = {
+    "k": ({"k": 0}, ValueError, "k: expected at least 1, got 0"),
+    "k for the data": ({"k": 14}, ValueError, r"X: 26 histories .*at least 30 for k = 14.*tests <= 3.*smaller k"),
+    "tests": ({"tests": 0}, ValueError, "tests: expected at least 1, got 0"),
+    "fractional tests": ({"tests": 3.0}, TypeError, "tests: expected an integer, got 3.0"),
+    "misspelt tests": ({"tests": "to_end"}, ValueError, "tests: expected one of 'to-end'; got 'to_end'. Did you mean 'to-end'"),
+    "tests longer than episodes": ({"tests": 9}, ValueError, "X: 0 histories are followed by 9 .*longest episode has 8 .*tests <= 3"),
+    "objective": ({"objective": "deRex"}, ValueError, "objective: expected one of 'derex', 'nested', 'laplacian'.*'derex'"),
+    "encoder": ({"encoder": "atuo"}, ValueError, "encoder: expected one of 'auto'; got 'atuo'. Did you mean 'auto'"),
+    "encoder of no kind": ({"encoder": 3}, TypeError, r"encoder: expected 'auto', .*\(key, width\) -> module; got 3"),
+    "no module": ({"encoder": lambda key, width: 3}, TypeError, "encoder: the function must return an Equinox module, got 3"),
+    "function of one": ({"encoder": lambda key: Module()}, ValueError, r"encoder: .*called as encoder\(key, width\) and failed"),
+    "module of the wrong input": ({"encoder": Module(size=4)}, ValueError, "encoder: the module failed on one observation .*without stream"),
+    "module to a matrix": ({"encoder": Module(rank=2)}, ValueError, "encoder: the module must return a vector of floats, got .*1,3"),
+    "module to a number": ({"encoder": Module(rank=0)}, ValueError, "encoder: the module must return a vector of floats"),
+    "nothing to train": ({"encoder": NoParameters()}, ValueError, "encoder: .*no floating-point arrays"),
+    "width": ({"width": 0}, ValueError, "width: expected at least 1, got 0"),
+    "test_actions": ({"test_actions": 1}, TypeError, "test_actions: expected True or False, got 1"),
+    "n_actions": ({"n_actions": 2}, ValueError, "n_actions: got 2, but X.previous_action has action 2"),
+    "no actions": ({"n_actions": 0}, ValueError, "n_actions: expected at least 1, got 0"),
+    "batch_size": ({"batch_size": 1}, ValueError, "batch_size: expected at least 2, got 1"),
+    "steps": ({"steps": 0}, ValueError, "steps: expected at least 1, got 0"),
+    "learning_rate": ({"learning_rate": 0.0}, ValueError, "learning_rate: expected a number > 0"),
+    "lambda_r": ({"lambda_r": "growing"}, ValueError, "lambda_r: .*'grow'"),
+    "sigma_floor": ({"sigma_floor": -1.0}, ValueError, "sigma_floor: expected a number >= 0"),
+    "weighted_bonus": ({"weighted_bonus": "yes"}, TypeError, "weighted_bonus: expected True or False"),
+    "seed": ({"random_state": "a"}, ValueError, "cannot be used to seed"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    monkeypatch.setattr(histories, "train_chunk", lambda *_: pytest.fail("training started"))
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data(name):
+    data, error, message = BAD_DATA[name]
+    with pytest.raises(error, match=f"(?s){message}"):
+        model().fit(data)
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options(name):
+    options, error, message = BAD_OPTIONS[name]
+    with pytest.raises(error, match=f"(?s){message}"):
+        model(**options).fit(X)
+
+
+# ------------------------------------------------------------------------------------- what is accepted
+
+
+def test_the_padding_is_made_harmless_and_the_rest_is_left_alone():
+    checked = check_trajectories(X)
+    assert checked.observation[VALID].tobytes() == NUMBERS[VALID].tobytes()
+    assert not checked.observation[~VALID].any()
+    assert np.all(checked.previous_action[~VALID] == NO_ACTION)
+    np.testing.assert_array_equal(checked.previous_action[VALID], ACTIONS[VALID])
+    assert check_trajectories(checked).observation is checked.observation  # zeros already: not copied again
+    whole = X._replace(valid=np.ones((B, T), bool))
+    assert check_trajectories(whole).observation is NUMBERS
+
+
+def test_memory_maps_are_not_read_into_memory(tmp_path):
+    np.save(tmp_path / "numbers.npy", NUMBERS)
+    mapped = np.load(tmp_path / "numbers.npy", mmap_mode="r")
+    whole = Trajectories(mapped, ACTIONS, FIRST, np.ones((B, T), bool))
+    assert check_trajectories(whole).observation is mapped
+
+
+def test_descriptions():
+    parts = {"picture": IMAGES, "place": IDS, "seen": IDS > 2, "numbers": (NUMBERS, [NUMBERS[..., 0]])}
+    spec = describe(check_trajectories(seen(parts)), None)
+    assert (spec.actions, spec.choices) == ("ids", 3)
+    assert spec.outline == {
+        "dict": {"picture": 0, "place": 0, "seen": 0, "numbers": {"tuple": [0, {"list": [0]}]}}
+    }
+    leaves = jax.tree.leaves(parts)  # in the order of the names
+    assert [part.shape for part in spec.parts] == [leaf.shape[2:] for leaf in leaves]
+    assert [part.kind for part in spec.parts] == ["vectors", "vectors", "images", "ids", "vectors"]
+    assert [part.dtype for part in spec.parts] == ["float32", "float32", "uint8", "int32", "float32"]
+    assert [part.n_ids for part in spec.parts] == [0, 0, 0, 5, 0]
+    built = spec.observation([1, 2, 3, 4, 5])
+    assert built == {"numbers": (1, [2]), "picture": 3, "place": 4, "seen": 5}
+    assert outline(built["numbers"][1] and NUMBERS) == 0
+
+
+@pytest.mark.parametrize(
+    ("actions", "n_actions", "kind", "choices"),
+    [
+        (ACTIONS, None, "ids", 3),
+        (ACTIONS.astype(np.uint8), 9, "ids", 9),
+        (np.full((B, T), NO_ACTION), None, "ids", 1),
+        (ACTIONS * 1.0, None, "vectors", 1),
+        (NUMBERS, None, "vectors", 3),
+        (IMAGES * 1.0, None, "vectors", 36),
+    ],
+)
+def test_actions(actions, n_actions, kind, choices):
+    spec = describe(check_trajectories(acted(actions)), n_actions)
+    assert (spec.actions, spec.choices) == (kind, choices)
+
+
+# ------------------------------------------------------------------------------------- fitted models
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    parts = {"place": IDS, "picture": IMAGES}
+    return {"numbers": model().fit(X), "parts": model().fit(Trajectories(parts, NUMBERS, FIRST, VALID))}
+
+
+READING = {
+    "an array": ("numbers", NUMBERS, TypeError, "X: expected derex.types.Trajectories"),
+    "nan": ("numbers", seen(NAN), ValueError, "X.observation: .*NaN"),
+    "fewer numbers": ("numbers", seen(NUMBERS[..., :2]), ValueError, r"X.observation: expected parts like .*\(3,\).*as in fit; got .*\(2,\)"),
+    "structure": ("numbers", seen({"a": NUMBERS}), ValueError, r"X.observation: expected the structure 0, as in fit; got .'dict'"),
+    "more actions": ("numbers", acted(replaced(ACTIONS, 3)), ValueError, "X.previous_action: expected ids with 3 choices.*got ids with 4.*n_actions="),
+    "vectors for numbers": ("numbers", acted(NUMBERS), ValueError, "X.previous_action: expected ids with 3 choices.*got vectors with 3"),
+    "a part too few": ("parts", seen({"place": IDS}), ValueError, "X.observation: expected the structure .*'picture'.*as in fit"),
+    "type": (
+        "parts", Trajectories({"place": IDS, "picture": IMAGES / 255}, NUMBERS, FIRST, VALID), ValueError, "uint8.*as in fit; got .*float32",
+    ),
+    "unknown ids": (
+        "parts", Trajectories({"place": IDS + 1, "picture": IMAGES}, NUMBERS, FIRST, VALID), ValueError, "n_ids=5.*as in fit; got .*n_ids=6",
+    ),
+    "shorter actions": (
+        "parts", Trajectories({"place": IDS, "picture": IMAGES}, NUMBERS[..., :2], FIRST, VALID), ValueError,
+        "X.previous_action: expected vectors with 3 choices.*got vectors with 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("method", ["transform", "bonus", "score"])
+def test_bad_data_for_a_fitted_model(fitted, name, method):
+    which, data, error, message = READING[name]
+    with pytest.raises(error, match=f"(?s){message}"):
+        getattr(fitted[which], method)(data)
+
+
+def test_a_score_needs_histories_that_count(fitted):
+    with pytest.raises(ValueError, match="X: 0 histories are followed by 3 or more steps"):
+        fitted["numbers"].score(jax.tree.map(lambda leaf: leaf[:, :3], X))
+
+
+NOW, BEFORE = NUMBERS[:2, 0], np.array([NO_ACTION, 1])
+STEPS = {
+    "streams of the observation": ((NUMBERS[:3, 0], BEFORE), r"step.observation: expected \(2, 1\) as its first axes, got \(3, 1, 3\)"),
+    "streams of the action": ((NOW, [1, 1, 1]), r"step.previous_action: expected shape \(2, 1\).*got \(3, 1\)"),
+    "streams of the flags": ((NOW, BEFORE, [True]), r"step.first and step.valid: .*got \(1, 1\) and \(2, 1\)"),
+    "a single action": ((NOW, 1), "previous_action: expected one entry for each stream, got a single int64: 1"),
+    "a single number": ((3.0, BEFORE), "observation: expected one entry for each stream, got a single float64: 3.0"),
+    "nan": ((NOW * np.nan, BEFORE), "step.observation: .*NaN"),
+    "more actions": ((NOW, [0, 3]), "previous_action: expected ids with 3 choices.*got ids with 4"),
+    "fewer numbers": ((NOW[:, :2], BEFORE), r"observation: expected parts like .*\(3,\)"),
+    "structure": (({"a": NOW}, BEFORE), "observation: expected the structure 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_bad_steps(fitted, name):
+    arguments, message = STEPS[name]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        fitted["numbers"].step(fitted["numbers"].initial_memory(2), *arguments)
+
+
+@pytest.mark.parametrize("memory", [None, Memory(np.zeros((2, 4)), np.zeros((2, 4)))], ids=["none", "narrow"])
+def test_bad_memories(fitted, memory):
+    with pytest.raises(ValueError, match=r"memory: expected what `initial_memory` or `step` .*8 units wide"):
+        fitted["numbers"].step(memory, NOW, BEFORE)
+
+
+def test_bad_numbers_of_streams(fitted):
+    with pytest.raises(ValueError, match="streams: expected at least 1, got 0"):
+        fitted["numbers"].initial_memory(0)
+
+
+def test_bad_representations(fitted):
+    with pytest.raises(ValueError, match=r"representation: expected 2 columns, got shape \(4, 3\)"):
+        fitted["numbers"].bonus_of(np.zeros((4, 3)))
+    fitted["numbers"].set_params(sigma_floor="low")
+    with pytest.raises(TypeError, match="sigma_floor: expected a number"):
+        fitted["numbers"].bonus(X)
+    fitted["numbers"].set_params(sigma_floor=0.05)
+
+
+def test_a_failed_fit_leaves_the_fitted_model_alone(fitted):
+    before = fitted["numbers"].transform(X)
+    with pytest.raises(ValueError, match="NaN"):
+        fitted["numbers"].fit(seen(NAN))
+    np.testing.assert_array_equal(fitted["numbers"].transform(X), before)
+
+
+# ------------------------------------------------------------------------------------- scikit-learn's conventions
+
+
+def test_parameters_go_in_and_out():
+    given = model(objective="nested", tests="to-end", lambda_r="grow", n_actions=5, encoder=Module())
+    parameters = given.get_params()
+    assert (parameters["k"], parameters["tests"], parameters["n_actions"]) == (2, "to-end", 5)
+    copied = clone(given)
+    assert {**copied.get_params(), "encoder": 0} == {**parameters, "encoder": 0}
+    assert eqx.tree_equal(copied.encoder, given.encoder)
+    assert given.set_params(k=3, width=4).k == 3
+    with pytest.raises(ValueError, match="Invalid parameter 'kk'"):
+        given.set_params(kk=3)
+
+
+def test_a_clone_is_not_fitted(fitted):
+    copied = clone(fitted["numbers"])
+    with pytest.raises(NotFittedError):
+        copied.transform(X)
+    np.testing.assert_array_equal(copied.fit(X).sigma_, fitted["numbers"].sigma_)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda m: m.transform(X),
+        lambda m: m.bonus(X),
+        lambda m: m.score(X),
+        lambda m: m.bonus_of(np.zeros((1, 2))),
+        lambda m: m.initial_memory(),
+        lambda m: m.step(None, NOW, BEFORE),
+        lambda m: m.save("model"),
+    ],
+)
+def test_models_are_fitted_first(use):
+    with pytest.raises(NotFittedError, match="HistoryDeRex instance is not fitted"):
+        use(model())
+
+
+def test_models_can_be_pickled(fitted):
+    copied = pickle.loads(pickle.dumps(fitted["parts"]))
+    data = Trajectories({"place": IDS, "picture": IMAGES}, NUMBERS, FIRST, VALID)
+    np.testing.assert_array_equal(copied.transform(data), fitted["parts"].transform(data))
