@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex, HistoryDeRex
-from derex.estimators import histories
+from derex.estimators import history_training as fitting
 from derex.types import Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -42,7 +42,7 @@ def own(key, width):
 
 
 def small(**options: Any) -> HistoryDeRex:
-    few = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 3, "random_state": np.int64(3)}
+    few = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 2, "random_state": np.int64(3)}
     return HistoryDeRex(**few | options)
 
 
@@ -96,8 +96,8 @@ def test_a_loaded_model_is_the_same(fitted, name, tmp_path):
     assert loaded.score(data) == model.score(data)
     assert loaded.get_params() == model.get_params()
     first = [jax.tree.map(lambda leaf: leaf[:, 0], part) for part in (data.observation, data.previous_action)]
-    readings = (each.step(each.initial_memory(B), *first) for each in (model, loaded))
-    np.testing.assert_array_equal(*(reading.representation for reading in readings))
+    mine, its = (each.step(each.initial_memory(B), *first) for each in (model, loaded))
+    np.testing.assert_array_equal(its.representation, mine.representation)
 
 
 def test_a_loaded_model_can_be_fitted_again(file, fitted):
@@ -189,8 +189,8 @@ def test_models_of_pairs_and_of_histories_are_told_apart(file, tmp_path):
 
 @pytest.mark.parametrize("name", ["history", "state/.step", "header.json"])
 def test_a_trap_is_not_sprung(file, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(os, "system", lambda *_: pytest.fail("code from the file was run"))
     (tmp_path / "file").write_bytes(archive(contents(file) | {name: np.array([Trap()], object)}))
+    monkeypatch.setattr(os, "system", lambda *_: pytest.fail("code from the file was run"))
     with pytest.raises(ValueError, match=r"damaged.*Object arrays cannot be loaded"):
         HistoryDeRex.load(tmp_path / "file")
 
@@ -260,7 +260,7 @@ def test_a_failed_save_leaves_the_old_file(file, fitted, tmp_path, monkeypatch):
 def test_no_folder(fitted, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"folder .*absent does not exist. Create it"):
         fitted["numbers"].save(tmp_path / "absent" / "model")
-    monkeypatch.setattr(histories, "train_chunk", lambda *_: pytest.fail("training started"))
+    monkeypatch.setattr(fitting, "train_chunk", lambda *_: pytest.fail("training started"))
     with pytest.raises(FileNotFoundError, match=r"checkpoint: the folder .*absent does not exist. Create it"):
         small().fit(X, checkpoint=tmp_path / "absent" / "model")
 
@@ -274,7 +274,7 @@ LONG = {"steps": 8}
 def chunks(monkeypatch):
     """Of two updates, each followed by a checkpoint."""
     monkeypatch.setattr("derex.estimators.streams.CHUNK_STEPS", 2)
-    monkeypatch.setattr(histories, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", -1.0)
 
 
 def interrupt(at):
@@ -333,7 +333,7 @@ def test_other_chunks_after_an_interruption_lose_no_update(stopped, uninterrupte
 
 def test_a_finished_fit_is_not_trained_again(chunks, uninterrupted, tmp_path, monkeypatch):
     small(**LONG).fit(X, checkpoint=tmp_path / "fit")
-    monkeypatch.setattr(histories, "train_chunk", lambda *_: pytest.fail("training started"))
+    monkeypatch.setattr(fitting, "train_chunk", lambda *_: pytest.fail("training started"))
     changed = small(**LONG, verbose=True, sigma_floor=0.3)  # neither matters to the fit
     assert_same(changed.fit(X, checkpoint=tmp_path / "fit"), uninterrupted)
 
@@ -376,9 +376,10 @@ def test_a_damaged_checkpoint_is_refused_and_kept(stopped):
 
 def test_a_full_disk_loses_no_checkpoint(stopped, uninterrupted, monkeypatch):
     before = stopped.read_bytes()
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
+    with monkeypatch.context() as patch:
         patch.setattr(np, "savez", half_written)
-        small(**LONG).fit(X, checkpoint=stopped)
+        with pytest.raises(OSError, match="disk full"):
+            small(**LONG).fit(X, checkpoint=stopped)
     assert stopped.read_bytes() == before
     assert [each.name for each in stopped.parent.iterdir()] == ["fit"]
     assert_same(small(**LONG).fit(X, checkpoint=stopped), uninterrupted)

@@ -93,8 +93,15 @@ def test_batches_are_even_and_chunks_bounded(monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "read"),
-    [("uint8", "uint8"), ("bool", "bool"), ("int64", "int32"), ("uint16", "int32"), ("float64", "float32"), ("float16", "float32")],
-)  # fmt: skip
+    [
+        ("uint8", "uint8"),
+        ("bool", "bool"),
+        ("int64", "int32"),
+        ("uint16", "int32"),
+        ("float64", "float32"),
+        ("float16", "float32"),
+    ],
+)
 def test_types_on_the_device(given, read):
     values = np.array([[0, 1, 1]]).astype(given)
     moved = on_device(Trajectories({"a": values}, values, values > 0, values > 0))
@@ -199,6 +206,9 @@ def test_fingerprints_tell_any_change():
 class Counter(LSTM):
     """Counts the steps it has read."""
 
+    def __init__(self):
+        super().__init__(1, 1, key=jax.random.key(0))
+
     def __call__(self, inputs, keep, memory):
         counts = []
         for kept in keep:
@@ -212,7 +222,7 @@ def test_tests_to_the_end_of_equal_episodes_are_clocks(name, clocks):
     steps, future = 7, FUTURES[name]
     phases = np.arange(3) if name == "bounded" else future.phases(RNG, 3, steps)
     left = jnp.tile(jnp.arange(steps)[::-1], (3, 1))
-    counter = Counter(1, 1, key=jax.random.key(0))
+    counter = Counter()
     options = {"longest": 3} if name == "bounded" else {"longest": steps, "stretches": 1}
     lengths = read_backwards(counter, jnp.zeros((3, steps, 1)), left, jnp.asarray(phases), **options)
     counted = np.asarray(left[:, :-1] >= future.needs)

@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 SMALLEST_DEVIATION = 1e-6
+ENOUGH = 1e-4  # log-loss below which there is nothing left to learn
 
 
 class Readout(NamedTuple):
@@ -69,8 +70,13 @@ def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int
     def step(carry: Any, _: None) -> tuple[Any, None]:
         layer, state = carry
         value, gradient = optax.value_and_grad_from_state(loss)(layer, state=state)
-        updates, state = solver.update(gradient, state, layer, value=value, grad=gradient, value_fn=loss)
-        return (optax.apply_updates(layer, updates), state), None
+        updates, following = solver.update(gradient, state, layer, value=value, grad=gradient, value_fn=loss)
+        moved: Any = optax.apply_updates(layer, updates)
+        # Classes that are told apart perfectly have no best layer: stop before numbers overflow.
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((moved, value))]
+        sound = jnp.all(jnp.stack(finite)) & (jnp.asarray(value) > ENOUGH)
+        chosen = jax.tree.map(lambda new, old: jnp.where(sound, new, old), (moved, following), (layer, state))
+        return chosen, None
 
     (layer, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=iterations)
     return Readout(mean, spread, *layer)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, no_type_check
 
@@ -14,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from derex.decomposition.bonus import SIGMA_FLOOR
@@ -22,25 +18,18 @@ from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
 from derex.estimators import validation as check
 from derex.estimators.base import Decomposition
-from derex.estimators.history_building import build_networks, future_of
-from derex.estimators.measuring import settled_statistics, squared_correlation
-from derex.estimators.progress import FitProgress
+from derex.estimators.history_building import future_of
+from derex.estimators.history_training import Watch, fit_together
+from derex.estimators.measuring import squared_correlation
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.training import (
     TrainState,
-    chunk_lengths,
-    cosine_rates,
-    initial_state,
     reading_side,
-    train_chunk,
 )
 from derex.estimators.trajectories import (
     StreamSpec,
     check_like_fitted,
     check_trajectories,
-    describe,
-    fingerprint,
-    stored_once,
     streams_with,
 )
 from derex.networks.futures import steps_left
@@ -48,12 +37,8 @@ from derex.networks.histories import HistoryNetworks, at_each_step
 from derex.networks.recurrent import Memory
 from derex.types import Trajectories
 
-Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
-
 LEARNING_RATE = 1e-3
-MEASURED_STREAMS = 512  # at most, for the statistics of a finished fit
 BLOCK_STEPS = 1 << 15  # read at a time by `transform`
-CHECKPOINT_SECONDS = 60.0
 
 
 class Reading(NamedTuple):
@@ -63,14 +48,6 @@ class Reading(NamedTuple):
     """carry it to the next `step`"""
     representation: Float[np.ndarray, "n k"]
     bonus: Float[np.ndarray, " n"]
-
-
-class Keep(NamedTuple):
-    """What a checkpoint of a fit holds besides its state, and where it is."""
-
-    spec: StreamSpec
-    code: int
-    checkpoint: str | os.PathLike[str] | None
 
 
 class HistoryDeRex(Decomposition):
@@ -170,28 +147,7 @@ class HistoryDeRex(Decomposition):
                 goes on from it as if it had not been.
             watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) every hundred updates or so.
         """
-        objective = self._check_parameters()
-        X = check_trajectories(X)
-        spec = describe(X, self.n_actions)
-        useful = self._useful(X, objective.tied)
-        X = stored_once(X, most=int(self.batch_size) * X.shape[1] // 4)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        data = StreamData(X, useful, future_of(self.tests, objective.tied), int(self.batch_size), seed)
-        code = fingerprint(X) if checkpoint is not None else 0
-        resumed = self._resumed(checkpoint, code)
-        if resumed is None:
-            networks = build_networks(self, spec, objective, X, data, seed)
-            state, history = initial_state(networks, int(self.k)), []
-        else:
-            state, history = resumed
-        keep = Keep(spec, code, checkpoint)
-        state, history = self._train(objective, data, state, history, keep, watch)
-        running = settled_statistics(
-            *counted_rows(data.source, data.sample(MEASURED_STREAMS), state.networks)
-        )
-        self._publish(spec, state._replace(running=running), history, code)
-        if checkpoint is not None:
-            self.save(checkpoint)
+        fit_together([self], [X], checkpoints=None if checkpoint is None else [checkpoint], watch=watch)
         return self
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -328,33 +284,6 @@ class HistoryDeRex(Decomposition):
                 f"Choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
             )
         return streams_with(counted)
-
-    def _train(
-        self,
-        objective: Objective,
-        data: StreamData,
-        state: TrainState,
-        history: list[tuple[float, ...]],
-        keep: Keep,
-        watch: Watch | None,
-    ) -> tuple[TrainState, list[tuple[float, ...]]]:
-        """The updates that are left of a fit, a chunk at a time."""
-        steps, done, saved = int(self.steps), int(state.step), time.monotonic()
-        ends = np.cumsum(chunk_lengths(steps, data.chunk)).tolist()
-        with FitProgress(steps, enabled=bool(self.verbose)) as progress:
-            for start, end in pairwise([done, *(end for end in ends if end > done)]):
-                rates = jnp.asarray(cosine_rates(start, end - start, steps, self._learning_rate()))
-                items = data.items(start, end - start)
-                state, seen = train_chunk(objective, data.source, state, items, rates)
-                history.append(self._checked(end, seen))
-                progress.update(end, *history[-1][1:])
-                if watch is not None:
-                    watch(end, *history[-1][1:])
-                if keep.checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self._publish(keep.spec, state, history, keep.code)
-                    self.save(keep.checkpoint)
-                    saved = time.monotonic()
-        return state, history
 
     def _resumed(self, checkpoint: Any, code: int) -> tuple[TrainState, list[tuple[float, ...]]] | None:
         """Where an interrupted fit of this model to this data stopped; None if there was none."""

@@ -22,6 +22,7 @@ from derex.networks.recurrent import LSTM
 from derex.types import Trajectories
 
 CALIBRATION_OBSERVATIONS = 4096  # that set the scales of encoders
+CALIBRATION_STRIDE = 4  # every fourth of them suffices for the scale of what comes out
 CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
 
 
@@ -55,16 +56,28 @@ def build_networks(
     width, k = int(model.width), int(model.k)
     key = jax.random.key(seed)
     networks = skeleton(model.encoder, spec, width, k, objective.tied, model.test_actions, key)
-    encoder = networks.embedding.encoder
-    if hasattr(encoder, "prepared"):
-        rows = sample_observations(X, CALIBRATION_OBSERVATIONS, np.random.default_rng(seed))
-        networks = eqx.tree_at(lambda n: n.embedding.encoder, networks, encoder.prepared(rows))
+    networks = eqx.tree_at(lambda n: n.embedding, networks, _set_by(X, networks.embedding, spec, seed))
     outputs = counted_rows(data.source, data.sample(CALIBRATION_STREAMS), networks)
     sides = [
         None if side is None else starting_side(side.network, out)
         for side, out in zip((networks.f, networks.g), outputs, strict=True)
     ]
     return eqx.tree_at(lambda n: (n.f, n.g), networks, tuple(sides), is_leaf=lambda x: x is None)
+
+
+def _set_by(X: Trajectories, embedding: Embedding, spec: StreamSpec, seed: int) -> Embedding:
+    """F₁ with the scales of its inputs set from some observations."""
+    rows = sample_observations(X, CALIBRATION_OBSERVATIONS, np.random.default_rng(seed))
+    if hasattr(embedding.encoder, "prepared"):
+        embedding = eqx.tree_at(lambda e: e.encoder, embedding, embedding.encoder.prepared(rows))
+    leaves = zip(jax.tree.leaves(rows), spec.parts, strict=True)
+    few = [jnp.asarray(leaf[::CALIBRATION_STRIDE], part.dtype) for leaf, part in leaves]
+    return _calibrated(embedding, spec.observation(few))
+
+
+@eqx.filter_jit
+def _calibrated(embedding: Embedding, observations: Any) -> Embedding:
+    return embedding.calibrated(observations)
 
 
 def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -> Any:

@@ -1,7 +1,7 @@
 """Fits of history models, alone or several at once.
 
-On an accelerator the scan over time leaves most of the machine idle: models that differ in their seeds alone (and in
-their data, of one shape) are trained side by side in one program for little more than the price of one.
+Models that differ in their seeds alone (and in their data, of one shape) are trained side by side in one program: it is
+compiled once, and small scans over time, which leave most of an accelerator idle, cost little more than one.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ class Fit:
         self.state = self.state._replace(running=running)
         self.model._publish(self.spec, self.state, self.history, self.code)
         self.keep()
+
+
+def untrained(model: Any, X: Any) -> None:
+    """The model as it is before its first update, with the statistics that its networks then have: a control."""
+    begin(model, X, None).finish()
 
 
 def begin(model: Any, X: Any, checkpoint: str | os.PathLike[str] | None) -> Fit:

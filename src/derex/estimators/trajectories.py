@@ -99,7 +99,7 @@ def _actions(name: str, action: np.ndarray, valid: np.ndarray) -> np.ndarray:
                 f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {LARGEST_TABLE_OF_IDS}, got "
                 f"{least} to {largest}."
             )
-        return np.where(valid, action, NO_ACTION).astype(np.int32)
+        return np.where(valid, action.astype(np.int32), NO_ACTION)
     if action.dtype.kind != "f":
         raise TypeError(f"{name}: expected integers or floats, got {action.dtype}.")
     vectors = np.where(valid[..., None], action.reshape(*valid.shape, -1), 0.0)
@@ -188,7 +188,7 @@ def _spec(leaf: np.ndarray, axes: int) -> InputSpec:
                 "Renumber them, or pass numbers as floats."
             )
         n_ids = int(largest) + 1
-    return InputSpec(shape, n_ids, kind, check.device_dtype(leaf.dtype, kind))
+    return InputSpec(shape, n_ids, kind, check.device_dtype(leaf.dtype, None if kind == "vectors" else kind))
 
 
 def check_like_fitted(X: Trajectories, spec: StreamSpec) -> None:

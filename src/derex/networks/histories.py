@@ -22,6 +22,8 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from derex.networks.recurrent import LSTM, Memory
 from derex.types import Indexed, Trajectories
 
+SMALLEST_SPREAD = 1e-6
+
 
 class Embedding(eqx.Module):
     """F₁: an encoded observation and the previous action, joined by one rectified layer."""
@@ -37,9 +39,18 @@ class Embedding(eqx.Module):
         observation_key, action_key = jax.random.split(key)
         self.encoder = encoder
         self.from_observation = initial(observation_key, (size, width))
-        # Not by the number of actions: their vectors have one 1, observations are `size` numbers of order 1.
-        self.from_action = jax.random.normal(action_key, (choices, width)) * 0.5
+        self.from_action = jax.random.normal(action_key, (choices, width))
         self.bias = jnp.zeros(width)
+
+    def calibrated(self, observations: Any) -> Embedding:
+        """The same, with what observations say of mean 0 and variance 1 over these rows, as what actions say is.
+
+        Frames that differ in a few pixels would otherwise hardly be heard at first.
+        """
+        rows = self._encoded(observations) @ self.from_observation
+        spread = jnp.maximum(jnp.std(rows - rows.mean(axis=0)), SMALLEST_SPREAD)
+        weight, bias = self.from_observation / spread, -rows.mean(axis=0) / spread
+        return eqx.tree_at(lambda e: (e.from_observation, e.bias), self, (weight, bias))
 
     def observed(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
         """What the observations say; those that recur are encoded once."""
@@ -71,7 +82,7 @@ class Head(eqx.Module):
     def __init__(self, width: int, k: int, *, key: PRNGKeyArray):
         projection_key, out_key = jax.random.split(key)
         self.projection = eqx.nn.Linear(width, width, key=projection_key)
-        self.out = eqx.nn.Linear(width, k, key=out_key)
+        self.out = eqx.nn.Linear(width, k, use_bias=False, key=out_key)  # outputs are centred anyway
 
     def __call__(self, belief: Float[Array, " H"]) -> Float[Array, " k"]:
         return self.out(jax.nn.relu(self.projection(belief)))

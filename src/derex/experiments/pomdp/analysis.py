@@ -29,15 +29,23 @@ from derex.report import (
 )
 
 BELIEFS = {
-    "decoded": "De-Rex, decoded",
+    "decoded": "De-Rex",
     "filter": "Bayes filter",
-    "filter_decoded": "filter's belief, decoded",
-    "untrained": "untrained, decoded",
-    "memoryless": "last frame alone",
+    "filter_decoded": "filter, decoded",
+    "untrained": "untrained",
+    "memoryless": "last frame",
 }
 TRACKED = {"decoded": "Decoded from De-Rex", "filter": "Exact Bayes filter", "untrained": "Untrained network"}
 SCORES = ("accuracy", "log_loss", "distance", "distance_of_guess")
-OTHERS = ("spearman", "spearman_exact", "time_share", "largest_off_diagonal", "seconds")
+OTHERS = (
+    "spearman",
+    "spearman_exact",
+    "time_share",
+    "trace",
+    "trace_exact",
+    "largest_off_diagonal",
+    "seconds",
+)
 FIGURE_TIMES = 9  # columns of the belief figures
 
 HOW_TO_READ = """
@@ -54,8 +62,8 @@ is the expected distance, in cells, between the true state and one drawn from th
 
 WHY_NO_ACTIONS = """
 The few features of the pictures are learnt from tests *without* their actions: futures as the policy makes them. With
-actions, and moves that never fail, the future tells exactly where the agent was: hundreds of functions of the state
-are predicted almost perfectly, and the first three of them are no more telling than any others (`docs/histories.md`).
+actions, and moves that never fail, the future tells where the agent was: nearly all functions of the state are then
+predicted almost perfectly, and the first three are no more telling than any others (`docs/histories.md`).
 """
 
 
@@ -69,7 +77,9 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (purpose, p, k), members in groups.items():
         entry: dict[str, Any] = {"purpose": purpose, "p": p, "k": k, "seeds": len(members)}
         for score in (*names, *OTHERS):
-            values = [member[score] for member in members]
+            values = [member[score] for member in members if member[score] is not None]
+            if not values:  # no exact answer is known there
+                continue
             mean, low, high = interval(values)
             entry[score] = {"mean": mean, "low": low, "high": high, "min": min(values), "max": max(values)}
         summary.append(entry)
@@ -105,12 +115,14 @@ def write_report(study: PomdpStudy, outcomes: dict[Case, Outcome], summary: list
         path = beliefs_figure(track, study.out / f"beliefs_{case.purpose}_p{case.p:g}.png", times)
         pictures.append(image_section(f"Beliefs along an episode: {track.title}", path))
     sections = [
-        table_section(_belief_table(summary)),
+        table_section(_belief_table("Accuracy of beliefs", "accuracy", summary)),
         belief_section(list(tracks.values())),
         cloud_section(clouds),
         image_section("Representations of histories", study.out / "representations.png", WHY_NO_ACTIONS),
         *pictures,
         table_section(_bonus_table(summary)),
+        table_section(_belief_table("Log-loss of beliefs", "log_loss", summary)),
+        table_section(_belief_table("Expected Manhattan distance of beliefs", "distance", summary)),
     ]
     size = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}, {study.steps} updates, LSTMs of {study.width} units."
     footer = f"Made by `derex reproduce pomdp`: {size} Numbers: `metrics.json`."
@@ -158,33 +170,28 @@ def _bonus_picture(study: PomdpStudy, outcomes: dict[Case, Outcome]) -> Any:
     return image_section("Bonuses", path, caption)
 
 
-def _belief_table(summary: list[dict[str, Any]]) -> Table:
-    columns = ("what", *(f"{label}: {score}" for label in BELIEFS.values() for score in ("accuracy",)),
-               "De-Rex: log-loss", "filter's belief, decoded: log-loss", "De-Rex: Manhattan")  # fmt: skip
+def _belief_table(title: str, score: str, summary: list[dict[str, Any]]) -> Table:
+    """One score of every kind of belief."""
     rows = [
-        (
-            _what(entry),
-            *(_with_interval(entry[f"{name}_accuracy"], 3) for name in BELIEFS),
-            _with_interval(entry["decoded_log_loss"], 3),
-            _with_interval(entry["filter_decoded_log_loss"], 3),
-            _with_interval(entry["decoded_distance"], 3),
-        )
+        (_what(entry), *(_with_interval(entry[f"{name}_{score}"], 3) for name in BELIEFS))
         for entry in summary
         if entry["purpose"] != CLOCKS
     ]
     caption = "Means over seeds, on trajectories never trained on; in brackets the 95 % t interval."
-    return Table("Beliefs", columns, tuple(rows), caption)
+    return Table(title, ("what", *BELIEFS.values()), tuple(rows), caption)
 
 
 def _bonus_table(summary: list[dict[str, Any]]) -> Table:
     columns = ("what", "Spearman(bonus, 1/d)", "exact state-level decomposition's", "variance explained by t",
-               "largest off-diagonal", "seconds a fit")  # fmt: skip
+               "Σσ", "exact Σσ", "largest off-diagonal", "seconds a fit")  # fmt: skip
     rows = [
         (
             _what(entry),
             _with_interval(entry["spearman"], 3),
             _with_interval(entry["spearman_exact"], 3),
             _with_interval(entry["time_share"], 3),
+            _with_interval(entry["trace"], 2),
+            _with_interval(entry["trace_exact"], 2) if "trace_exact" in entry else None,
             _with_interval(entry["largest_off_diagonal"], 3),
             _with_interval(entry["seconds"], 0),
         )

@@ -67,7 +67,7 @@ class PomdpStudy:
     """probabilities that a frame hides the agent"""
     seeds: int = 1
     """each seed draws its own trajectories and networks"""
-    steps: int = 5000
+    steps: int = 4000
     """updates of a fit; the easy ones take half as many"""
     width: int = 256
     """units of the LSTMs"""
@@ -102,9 +102,11 @@ class PomdpStudy:
         for p in self.p:
             # The paper's dimensions. Why tests are without actions there: docs/histories.md.
             grid.append(Case(PICTURED, p, 3 if p < 0.5 else 4, 0, test_actions=False))
-            grid.append(Case(DECODED, p, self.large_k, 0, lambda_r="grow"))
+            grid.append(Case(DECODED, p, self.large_k, 0, objective="nested"))
         if not self.quick:
-            grid.append(Case(UNCERTAIN, 0.6, self.large_k, 0, lambda_r="grow", slip=0.1, random_start=True))
+            grid.append(
+                Case(UNCERTAIN, 0.6, self.large_k, 0, objective="nested", slip=0.1, random_start=True)
+            )
             grid.append(Case(CLOCKS, 0.3, 3, 0, test_actions=False, tests="to-end"))
         return [[replace(case, seed=seed) for seed in range(self.seeds)] for case in grid]
 

@@ -16,7 +16,9 @@ from derex.envs import HiddenAgent
 from derex.envs.hidden import Walk
 from derex.estimators import HistoryDeRex, fit_together
 from derex.estimators.decoder import belief_scores, fit_readout
+from derex.estimators.history_training import untrained
 from derex.experiments.pomdp.definition import Case, PomdpStudy
+from derex.experiments.pomdp.exact import decompose_tests
 from derex.experiments.pomdp.world import (
     Data,
     distances,
@@ -26,8 +28,8 @@ from derex.experiments.pomdp.world import (
     state_means,
 )
 
-UNTRAINED_RATE = 1e-30  # statistics are gathered, parameters stay as they were drawn
-PICTURED_HISTORIES = 20_000
+PICTURED_HISTORIES = 10_000
+EXACT_TRAJECTORIES = 256  # over which the exact decomposition of tests is averaged
 MEMORYLESS_PRIOR = 0.1  # added to the counts of the memoryless decoder
 
 
@@ -66,6 +68,8 @@ def _outcome(study: PomdpStudy, case: Case, data: Data, model: HistoryDeRex, sec
     row = {
         "seconds": seconds,
         "singular_values": [float(s) for s in model.singular_values_],
+        "trace": float(np.sum(model.singular_values_)),
+        "trace_exact": _exact_trace(case, data),
         "largest_off_diagonal": float(np.max(np.abs(model.sigma_ - np.diag(np.diag(model.sigma_))))),
         "time_share": share_explained_by_time(f_test),
         **{f"{name}_{score}": value for name, found in numbers.items() for score, value in found.items()},
@@ -74,8 +78,8 @@ def _outcome(study: PomdpStudy, case: Case, data: Data, model: HistoryDeRex, sec
     return Outcome(row, {**_pictures(data, f_test, beliefs), "bonus": bonus.mean, "d": bonus.d})
 
 
-def _model(study: PomdpStudy, case: Case, **changed: Any) -> HistoryDeRex:
-    options = {
+def _model(study: PomdpStudy, case: Case) -> HistoryDeRex:
+    options: dict[str, Any] = {
         "objective": case.objective,
         "width": study.width,
         "tests": case.tests,
@@ -85,7 +89,7 @@ def _model(study: PomdpStudy, case: Case, **changed: Any) -> HistoryDeRex:
         "steps": case.steps(study),
         "random_state": case.seed,
     }
-    return HistoryDeRex(case.k, **(options | changed))
+    return HistoryDeRex(case.k, **options)
 
 
 def _represent(model: HistoryDeRex, env: HiddenAgent, walk: Walk) -> Float[np.ndarray, "B T k"]:
@@ -101,8 +105,9 @@ def _decoded(data: Data, f_decoder: np.ndarray, f_test: np.ndarray) -> Float[np.
 
 def _references(study: PomdpStudy, case: Case, data: Data) -> dict[str, np.ndarray]:
     """The exact filter, the same decoder on its belief, an untrained network, and the last frame alone."""
-    untrained = _model(study, case, learning_rate=UNTRAINED_RATE, steps=1).fit(data.train)
-    features = [_represent(untrained, data.env, walk) for walk in (data.decoder, data.test)]
+    fresh = _model(study, case)
+    untrained(fresh, data.train)
+    features = [_represent(fresh, data.env, walk) for walk in (data.decoder, data.test)]
     filters = [np.asarray(data.env.filter(walk)) for walk in (data.decoder, data.test)]
     return {
         "filter": filters[1],
@@ -119,6 +124,15 @@ def _memoryless(data: Data) -> Float[np.ndarray, "B T n"]:
     counts = np.full((n + 1, n), MEMORYLESS_PRIOR / n)
     np.add.at(counts, (frames[0].ravel(), data.decoder.state.ravel()), 1.0)
     return (counts / counts.sum(axis=1, keepdims=True)).astype(np.float32)[frames[1]]
+
+
+def _exact_trace(case: Case, data: Data) -> float | None:
+    """Σ of the k largest singular values of states and tests, where histories tell the state and tests end early."""
+    if case.slip or case.random_start or not isinstance(case.tests, int):
+        return None
+    walk = Walk(*(part[:EXACT_TRAJECTORIES] for part in data.decoder))
+    found = decompose_tests(data.env, walk, case.tests, case.test_actions)
+    return float(found.singular_values[: case.k].sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ class KeptCases:
         self._settings = {name: value for name, value in asdict(study).items() if name not in IRRELEVANT}
 
     def checkpoint(self, case: Case) -> Path:
-        """Where the fit of a case keeps its state while it runs."""
-        return self.folder / f"{case.name}.model.npz"
+        """Where the fit of a case keeps its state while it runs; each setting has its own, none is in another's way."""
+        code = zlib.crc32(json.dumps(self._described(case)).encode())
+        return self.folder / f"{case.name}.{code:08x}.model.npz"
 
     def get(self, case: Case) -> Outcome | None:
         """The outcome of a case, if it is done."""
@@ -41,9 +43,10 @@ class KeptCases:
         return Outcome(header["row"], arrays)
 
     def put(self, case: Case, outcome: Outcome) -> None:
-        """Keep the outcome; what the fit had kept is no longer needed."""
+        """Keep the outcome; what fits of this case had kept is no longer needed."""
         write_npz(self._path(case), {"settings": self._described(case), "row": outcome.row}, outcome.arrays)
-        self.checkpoint(case).unlink(missing_ok=True)
+        for checkpoint in self.folder.glob(f"{case.name}.*.model.npz"):
+            checkpoint.unlink(missing_ok=True)
 
     def _path(self, case: Case) -> Path:
         return self.folder / f"{case.name}.npz"
