@@ -60,6 +60,11 @@ class Fit:
     state: TrainState
     history: list[tuple[float, ...]]
 
+    @property
+    def shape(self) -> str:
+        """All that decides which program trains it."""
+        return str((self.spec, self.data.streams.shape[1], jax.tree.map(np.shape, self.data.source.values)))
+
     def record(self, end: int, seen: Progress) -> None:
         """What a chunk of updates showed."""
         self.history.append(self.model._checked(end, seen))
@@ -120,9 +125,16 @@ def fit_together(
         raise ValueError(
             f"models and trajectories: expected as many of each, got {len(models)} and {len(trajectories)}."
         )
+    if checkpoints is not None and len(checkpoints) != len(models):
+        raise ValueError(
+            f"checkpoints: expected one for each of {len(models)} models, got {len(checkpoints)}."
+        )
     _check_alike(models)
     places = [None] * len(models) if checkpoints is None else checkpoints
     fits = [begin(*each) for each in zip(models, trajectories, places, strict=True)]
+    shapes = sorted({fit.shape for fit in fits})
+    if len(shapes) > 1:
+        raise ValueError(f"trajectories: fits side by side read the same shapes; got {' and '.join(shapes)}.")
     for done in sorted({int(fit.state.step) for fit in fits}):  # resumed ones may be ahead
         level = [fit for fit in fits if int(fit.state.step) == done]
         _train(level, watch)

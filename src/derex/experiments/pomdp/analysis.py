@@ -100,7 +100,10 @@ def terminal_table(summary: list[dict[str, Any]]) -> tuple[tuple[str, ...], tupl
     )
     scores = ("decoded_accuracy", "untrained_accuracy", "decoded_distance", "decoded_log_loss",
               "filter_decoded_log_loss", "spearman", "spearman_exact")  # fmt: skip
-    rows = [(_what(entry), *(f"{entry[score]['mean']:.3f}" for score in scores)) for entry in summary]
+    rows = [
+        (_what(entry), *(f"{entry[score]['mean']:.3f}" if score in entry else "–" for score in scores))
+        for entry in summary
+    ]
     return columns, tuple(rows)
 
 
@@ -162,7 +165,7 @@ def _bonus_picture(study: PomdpStudy, outcomes: dict[Case, Outcome]) -> Any:
     """Bonus maps of all p, from the features that are pictured."""
     pictured = [(case, outcome) for case, outcome in outcomes.items() if case.purpose == PICTURED]
     bonuses = [
-        StateBonus(f"p = {case.p:g}, k = {case.k}", outcome.arrays["bonus"], outcome.row["spearman"])
+        StateBonus(f"p = {case.p:g}, k = {case.k}", outcome.arrays["bonus"], _or_nan(outcome.row["spearman"]))
         for case, outcome in pictured
     ]
     path = bonus_maps_figure(_map(), pictured[0][1].arrays["d"], bonuses, study.out / "bonuses.png")
@@ -173,7 +176,7 @@ def _bonus_picture(study: PomdpStudy, outcomes: dict[Case, Outcome]) -> Any:
 def _belief_table(title: str, score: str, summary: list[dict[str, Any]]) -> Table:
     """One score of every kind of belief."""
     rows = [
-        (_what(entry), *(_with_interval(entry[f"{name}_{score}"], 3) for name in BELIEFS))
+        (_what(entry), *(_with_interval(entry.get(f"{name}_{score}"), 3) for name in BELIEFS))
         for entry in summary
         if entry["purpose"] != CLOCKS
     ]
@@ -187,13 +190,13 @@ def _bonus_table(summary: list[dict[str, Any]]) -> Table:
     rows = [
         (
             _what(entry),
-            _with_interval(entry["spearman"], 3),
-            _with_interval(entry["spearman_exact"], 3),
-            _with_interval(entry["time_share"], 3),
-            _with_interval(entry["trace"], 2),
-            _with_interval(entry["trace_exact"], 2) if "trace_exact" in entry else None,
-            _with_interval(entry["largest_off_diagonal"], 3),
-            _with_interval(entry["seconds"], 0),
+            _with_interval(entry.get("spearman"), 3),
+            _with_interval(entry.get("spearman_exact"), 3),
+            _with_interval(entry.get("time_share"), 3),
+            _with_interval(entry.get("trace"), 2),
+            _with_interval(entry.get("trace_exact"), 2),
+            _with_interval(entry.get("largest_off_diagonal"), 3),
+            _with_interval(entry.get("seconds"), 0),
         )
         for entry in summary
     ]
@@ -208,11 +211,17 @@ def _what(entry: dict[str, Any]) -> str:
     return f"p = {entry['p']:g}, k = {entry['k']}, {WORDS[entry['purpose']]}"
 
 
-def _with_interval(score: dict[str, float], digits: int) -> str:
+def _with_interval(score: dict[str, float] | None, digits: int) -> str | None:
+    if score is None:  # not known, or not defined
+        return None
     text = f"{score['mean']:.{digits}f}"
     if score["low"] == score["high"]:
         return text
     return f"{text} [{score['low']:.{digits}f}, {score['high']:.{digits}f}]"
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _map() -> GridMap:

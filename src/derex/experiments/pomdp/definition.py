@@ -38,7 +38,7 @@ class Case:
     @property
     def name(self) -> str:
         """For files."""
-        return f"{self.purpose}-p{self.p:g}-k{self.k}-seed{self.seed}"
+        return f"{self.purpose}-p{self.p:.12g}-k{self.k}-seed{self.seed}"
 
     @property
     def label(self) -> str:

@@ -75,7 +75,10 @@ def _outcome(study: PomdpStudy, case: Case, data: Data, model: HistoryDeRex, sec
         **{f"{name}_{score}": value for name, found in numbers.items() for score, value in found.items()},
         **bonus.numbers,
     }
-    return Outcome(row, {**_pictures(data, f_test, beliefs), "bonus": bonus.mean, "d": bonus.d})
+    known = {
+        name: None if isinstance(value, float) and np.isnan(value) else value for name, value in row.items()
+    }
+    return Outcome(known, {**_pictures(data, f_test, beliefs), "bonus": bonus.mean, "d": bonus.d})
 
 
 def _model(study: PomdpStudy, case: Case) -> HistoryDeRex:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from derex._version import __version__
 from derex.experiments.output import UNFINISHED
 from derex.experiments.pomdp.definition import Case, PomdpStudy
 from derex.experiments.pomdp.evaluation import Outcome
@@ -52,7 +53,9 @@ class KeptCases:
         return self.folder / f"{case.name}.npz"
 
     def _described(self, case: Case) -> dict[str, Any]:
-        return json.loads(json.dumps({"study": self._settings, "case": asdict(case)}, default=_plain))
+        return json.loads(
+            json.dumps({"derex": __version__, "study": self._settings, "case": asdict(case)}, default=_plain)
+        )
 
 
 def _plain(value: Any) -> Any:

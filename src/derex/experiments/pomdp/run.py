@@ -48,10 +48,7 @@ def _group(
     for case, outcome in evaluate(config, left, [kept.checkpoint(case) for case in left], watch):
         kept.put(case, outcome)
         outcomes[case] = outcome
-        row = outcome.row
-        progress.finish(
-            f"seed {case.seed}, accuracy {row['decoded_accuracy']:.3f}, bonus {row['spearman']:.2f}"
-        )
+        progress.finish(f"seed {case.seed}, accuracy {outcome.row['decoded_accuracy']:.3f}")
     return outcomes
 
 

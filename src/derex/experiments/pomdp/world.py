@@ -58,6 +58,8 @@ def state_means(
 def exact_spearman(state: Int[np.ndarray, "B T"], n: int, k: int) -> float:
     """Rank correlation with 1/d that the exact decomposition of (s_t, s_{t+1}) reaches on the same visits."""
     joint = np.asarray(exact.empirical_joint(state[:, :-1].ravel(), state[:, 1:].ravel(), n, n))
+    if k >= min(np.count_nonzero(joint.sum(axis=axis)) for axis in (0, 1)):
+        return float("nan")  # these visits have fewer singular functions
     bonus = exact.decompose(joint, k).bonus(floor=SIGMA_FLOOR)
     return scores.bonus_rank_correlation(bonus, joint.sum(axis=1))
 
@@ -67,4 +69,5 @@ def share_explained_by_time(f: Float[np.ndarray, "B T k"]) -> float:
     f = f - f.mean(axis=(0, 1))
     noise = f.var(axis=0, ddof=1) / len(f)  # of a mean over B: what chance alone would explain
     explained = np.square(f.mean(axis=0)) - noise
-    return float(np.clip(np.mean(explained.mean(axis=0) / np.square(f).mean(axis=(0, 1))), 0.0, 1.0))
+    variance = np.maximum(np.square(f).mean(axis=(0, 1)), np.finfo(np.float32).tiny)
+    return float(np.clip(np.mean(explained.mean(axis=0) / variance), 0.0, 1.0))
