@@ -265,7 +265,7 @@ def test_quick_keeps_what_the_user_chose():
     short = PomdpStudy(quick=True, steps=7, p=(0.5,)).shortened()
     assert (short.steps, short.p) == (7, (0.5,))
     assert (short.width, short.horizon, short.large_k) == (64, 100, 32)
-    assert PomdpStudy(quick=True).shortened().p == (0.3, 0.9)
+    assert PomdpStudy(quick=True).shortened().p == (0.3, 0.6)
     assert {case.purpose for case in short.cases()} == {"pictured", "decoded"}
 
 
@@ -314,7 +314,7 @@ def test_walks_of_a_seed_are_the_same_at_every_p(toy):
         (("--p", "nan"), r"--p: expected probabilities between 0 and 1"),
         (("--p", "0.3", "0.3"), "--p: each probability once"),
         (("--seeds", "0"), "--seeds: expected at least 1, got 0."),
-        (("--horizon", "39"), "--horizon: expected at least 40, got 39."),
+        (("--horizon", "16"), "--horizon: expected more than the 16 steps of --tests, got 16."),
         (("--large-k", "0"), "--large-k: expected at least 1, got 0."),
         (("--decoder-trajectories", "0"), "--decoder-trajectories: expected at least 1, got 0."),
     ],

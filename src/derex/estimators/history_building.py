@@ -23,6 +23,9 @@ from derex.types import Trajectories
 
 CALIBRATION_OBSERVATIONS = 4096  # that set the scales of encoders
 CALIBRATION_STRIDE = 4  # every fourth of them suffices for the scale of what comes out
+# Of f and g before training, where the objective does not set their scale itself: from small values the strongest
+# correlations grow first, whereas large random outputs have to be taken back before anything is learnt.
+STARTING_DEVIATION = 0.1
 CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
 
 
@@ -52,14 +55,14 @@ def skeleton(
 def build_networks(
     model: Any, spec: StreamSpec, objective: Objective, X: Trajectories, data: StreamData, seed: int
 ) -> HistoryNetworks:
-    """Networks for this data: encoders rescaled to it, f and g of mean 0 and variance 1 on some of it."""
+    """Networks for this data: inputs rescaled to it, f and g of mean 0 and small variance on some of it."""
     width, k = int(model.width), int(model.k)
     key = jax.random.key(seed)
     networks = skeleton(model.encoder, spec, width, k, objective.tied, model.test_actions, key)
     networks = eqx.tree_at(lambda n: n.embedding, networks, _set_by(X, networks.embedding, spec, seed))
     outputs = counted_rows(data.source, data.sample(CALIBRATION_STREAMS), networks)
     sides = [
-        None if side is None else starting_side(side.network, out)
+        None if side is None else starting_side(side.network, out, STARTING_DEVIATION)
         for side, out in zip((networks.f, networks.g), outputs, strict=True)
     ]
     return eqx.tree_at(lambda n: (n.f, n.g), networks, tuple(sides), is_leaf=lambda x: x is None)

@@ -46,12 +46,12 @@ def plain_side(network: Any, k: int) -> Side:
     return Side(network, Fixed(jnp.zeros(k)), Fixed(jnp.ones(k)))
 
 
-def starting_side(network: Any, outputs: Float[np.ndarray, "n k"]) -> Side:
-    """The network, its outputs rescaled to mean 0 and variance 1 on the rows where it gave `outputs`."""
+def starting_side(network: Any, outputs: Float[np.ndarray, "n k"], deviation: float = 1.0) -> Side:
+    """The network, its outputs rescaled to mean 0 and that deviation on the rows where it gave `outputs`."""
     variance = outputs.var(axis=0, dtype=np.float64)
     # An output that does not vary yet (a dead unit) keeps its scale rather than being blown up.
     spread = np.sqrt(np.where(variance > SMALLEST_VARIANCE, variance, 1.0))
-    return _rescaled(network, outputs.mean(axis=0, dtype=np.float64), spread)
+    return _rescaled(network, outputs.mean(axis=0, dtype=np.float64), spread / deviation)
 
 
 def reading_side(side: Side, seen: Moments) -> Side:

@@ -28,8 +28,8 @@ class Case:
     """probability that a frame hides the agent"""
     k: int
     seed: int
-    test_actions: bool = True
     tests: int | str = 32
+    test_actions: bool = True
     lambda_r: float | str = 10.0
     objective: str = "derex"
     slip: float = 0.0
@@ -62,7 +62,7 @@ class PomdpStudy:
     out: Path = Path("results/pomdp")
     """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
     quick: bool = False
-    """a short look: p = 0.3 and 0.9, small networks, few steps"""
+    """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
     p: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9)
     """probabilities that a frame hides the agent"""
     seeds: int = 1
@@ -83,14 +83,16 @@ class PomdpStudy:
     """to score on; others again"""
     horizon: int = 250
     """steps of an episode"""
+    tests: int = 32
+    """longest test"""
 
     name: ClassVar[str] = "pomdp"
 
     def shortened(self) -> PomdpStudy:
         """What --quick runs, where nothing else was asked for."""
         return shortened(
-            self, p=(0.3, 0.9), steps=300, width=64, batch=32, large_k=32, trajectories=2048,
-            decoder_trajectories=96, test_trajectories=64, horizon=100,
+            self, p=(0.3, 0.6), steps=1000, width=64, batch=32, large_k=32, trajectories=4096,
+            decoder_trajectories=128, test_trajectories=64, horizon=100, tests=16,
         )  # fmt: skip
 
     def groups(self) -> list[list[Case]]:
@@ -101,13 +103,22 @@ class PomdpStudy:
         grid = []
         for p in self.p:
             # The paper's dimensions. Why tests are without actions there: docs/histories.md.
-            grid.append(Case(PICTURED, p, 3 if p < 0.5 else 4, 0, test_actions=False))
-            grid.append(Case(DECODED, p, self.large_k, 0, objective="nested"))
+            grid.append(Case(PICTURED, p, 3 if p < 0.5 else 4, 0, self.tests, test_actions=False))
+            grid.append(Case(DECODED, p, self.large_k, 0, self.tests, objective="nested"))
         if not self.quick:
             grid.append(
-                Case(UNCERTAIN, 0.6, self.large_k, 0, objective="nested", slip=0.1, random_start=True)
+                Case(
+                    UNCERTAIN,
+                    0.6,
+                    self.large_k,
+                    0,
+                    self.tests,
+                    objective="nested",
+                    slip=0.1,
+                    random_start=True,
+                )
             )
-            grid.append(Case(CLOCKS, 0.3, 3, 0, test_actions=False, tests="to-end"))
+            grid.append(Case(CLOCKS, 0.3, 3, 0, "to-end", test_actions=False))
         return [[replace(case, seed=seed) for seed in range(self.seeds)] for case in grid]
 
     def cases(self) -> list[Case]:

@@ -15,9 +15,9 @@ from derex.experiments.result import StudyResult
 
 def run(study: PomdpStudy) -> StudyResult:
     """Train and evaluate every case, then write numbers, pictures and page."""
-    _check(study)
-    claim_folder(study.out, study.name)
     config = study.shortened() if study.quick else study
+    _check(config)
+    claim_folder(study.out, study.name)
     kept, outcomes = KeptCases(config), {}
     with StudyProgress("derex reproduce pomdp", len(config.cases())) as progress:
         for group in config.groups():
@@ -62,8 +62,12 @@ def _check(study: PomdpStudy) -> None:
     if len(set(study.p)) < len(study.p):
         raise ValueError(f"--p: each probability once, got {study.p}.")
     least = {"seeds": 1, "steps": 1, "width": 1, "batch": 2, "large_k": 1, "trajectories": 2,
-             "decoder_trajectories": 1, "test_trajectories": 1, "horizon": 40}  # fmt: skip
+             "decoder_trajectories": 1, "test_trajectories": 1, "horizon": 2, "tests": 1}  # fmt: skip
     for name, smallest in least.items():
         if getattr(study, name) < smallest:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option}: expected at least {smallest}, got {getattr(study, name)}.")
+    if study.horizon <= study.tests:
+        raise ValueError(
+            f"--horizon: expected more than the {study.tests} steps of --tests, got {study.horizon}."
+        )
