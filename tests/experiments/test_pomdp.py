@@ -24,7 +24,7 @@ from derex.experiments.progress import StudyProgress
 # Both p ask for the same networks and as many updates, so that their programs are compiled once.
 TOY = PomdpStudy(
     quick=True, p=(0.0, 0.4), steps=2, width=8, batch=4, large_k=5, trajectories=12, decoder_trajectories=4,
-    test_trajectories=3, horizon=40,
+    test_trajectories=3, horizon=40, tests=16,
 )  # fmt: skip
 CONTROLS = ("filter", "filter_decoded", "untrained", "memoryless")
 SCORES = ("accuracy", "log_loss", "distance")

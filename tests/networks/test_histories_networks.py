@@ -289,8 +289,6 @@ def test_a_head_by_hand():
     """out(relu(projection(b))), at each step on its own."""
     head = Head(WIDTH, K, key=jax.random.key(0))
     beliefs = np.random.default_rng(0).normal(size=(B, T, WIDTH))
-    P, c, out, d = map(
-        np.asarray, (head.projection.weight, head.projection.bias, head.out.weight, head.out.bias)
-    )
-    wanted = np.maximum(beliefs @ P.T + c, 0.0) @ out.T + d
+    P, c, out = map(np.asarray, (head.projection.weight, head.projection.bias, head.out.weight))
+    wanted = np.maximum(beliefs @ P.T + c, 0.0) @ out.T
     np.testing.assert_allclose(at_each_step(head, jnp.asarray(beliefs)), wanted, rtol=1e-10, atol=1e-12)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from derex.decomposition.normalisation import EPSILON, Moments, RunningStatistics, Statistics
+from derex.decomposition.normalisation import READING_EPSILON, Moments, RunningStatistics, Statistics
 from derex.estimators.data import PairData, map_rows
 from derex.estimators.training import Networks
 
@@ -57,4 +57,4 @@ def _standardised(
     """`batch_normalise` in double precision, on the host."""
     mean = weights @ z
     variance = weights @ (z - mean) ** 2
-    return (z - mean) / np.sqrt(variance + EPSILON), Moments(jnp.asarray(mean), jnp.asarray(variance))
+    return (z - mean) / np.sqrt(variance + READING_EPSILON), Moments(jnp.asarray(mean), jnp.asarray(variance))

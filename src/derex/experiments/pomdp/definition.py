@@ -67,7 +67,7 @@ class PomdpStudy:
     """probabilities that a frame hides the agent"""
     seeds: int = 1
     """each seed draws its own trajectories and networks"""
-    steps: int = 4000
+    steps: int = 8000
     """updates of a fit; the easy ones take half as many"""
     width: int = 256
     """units of the LSTMs"""
