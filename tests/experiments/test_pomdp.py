@@ -315,6 +315,7 @@ def test_walks_of_a_seed_are_the_same_at_every_p(toy):
         (("--p", "0.3", "0.3"), "--p: each probability once"),
         (("--seeds", "0"), "--seeds: expected at least 1, got 0."),
         (("--horizon", "16"), "--horizon: expected more than the 16 steps of --tests, got 16."),
+        (("--objective", "svd"), "--objective: expected one of nested, derex; got 'svd'."),
         (("--large-k", "0"), "--large-k: expected at least 1, got 0."),
         (("--decoder-trajectories", "0"), "--decoder-trajectories: expected at least 1, got 0."),
     ],

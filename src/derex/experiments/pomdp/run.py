@@ -12,6 +12,8 @@ from derex.experiments.pomdp.kept import KeptCases
 from derex.experiments.progress import StudyProgress
 from derex.experiments.result import StudyResult
 
+OBJECTIVES = ("nested", "derex")
+
 
 def run(study: PomdpStudy) -> StudyResult:
     """Train and evaluate every case, then write numbers, pictures and page."""
@@ -67,6 +69,8 @@ def _check(study: PomdpStudy) -> None:
         if getattr(study, name) < smallest:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option}: expected at least {smallest}, got {getattr(study, name)}.")
+    if study.objective not in OBJECTIVES:
+        raise ValueError(f"--objective: expected one of {', '.join(OBJECTIVES)}; got {study.objective!r}.")
     if study.horizon <= study.tests:
         raise ValueError(
             f"--horizon: expected more than the {study.tests} steps of --tests, got {study.horizon}."
