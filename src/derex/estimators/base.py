@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from derex.estimators.data import map_rows
 from derex.estimators.training import Progress, TrainState
 
 
-class Decomposition(BaseEstimator):
+class Decomposition(BaseEstimator, metaclass=ABCMeta):
     """An estimator with the parameters of a decomposition; subclasses say what is decomposed, and how it is read."""
 
     k: int
@@ -61,8 +62,9 @@ class Decomposition(BaseEstimator):
         check.check_flag("weighted_bonus", self.weighted_bonus)
         check.check_number("sigma_floor", self.sigma_floor, 0.0)
 
+    @abstractmethod
     def _default_rate(self) -> float:
-        raise NotImplementedError
+        """Learning rate where none is given."""
 
     def _learning_rate(self) -> float:
         return self._default_rate() if self.learning_rate is None else float(self.learning_rate)

@@ -69,10 +69,10 @@ class Fit:
         """What a chunk of updates showed."""
         self.history.append(self.model._checked(end, seen))
 
-    def keep(self) -> None:
-        """Write the checkpoint, if there is to be one."""
+    def publish(self) -> None:
+        """What the fit has come to is the model; it is also written, if there is to be a checkpoint."""
+        self.model._publish(self.spec, self.state, self.history, self.code)
         if self.checkpoint is not None:
-            self.model._publish(self.spec, self.state, self.history, self.code)
             self.model.save(self.checkpoint)
 
     def finish(self) -> None:
@@ -80,8 +80,7 @@ class Fit:
         batches = self.data.sample(MEASURED_STREAMS)
         running = settled_statistics(*counted_rows(self.data.source, batches, self.state.networks))
         self.state = self.state._replace(running=running)
-        self.model._publish(self.spec, self.state, self.history, self.code)
-        self.keep()
+        self.publish()
 
 
 def untrained(model: Any, X: Any) -> None:
@@ -170,9 +169,9 @@ def _train(fits: list[Fit], watch: Watch | None) -> None:
             progress.update(end, *news)
             if watch is not None:
                 watch(end, *news)
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if lead.checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 for fit in fits:
-                    fit.keep()
+                    fit.publish()
                 saved = time.monotonic()
 
 

@@ -39,20 +39,22 @@ class StudyProgress:
 
     def start(self, label: str) -> None:
         """A fit begins."""
-        self._label, self._begun = label, time.monotonic()
-        self._spoken = self._begun
+        self._label, self._spoken = label, time.monotonic()
+        self._counted: tuple[int, float] | None = None  # from where, and since when, this run counts updates
         self._bar.update(self._task, status=label)
 
     def within(self, done: int, steps: int, news: str) -> None:
         """How far it is: updates done of how many, their rate, the time left, and what training says."""
         now = time.monotonic()
-        rate = done / max(now - self._begun, 1e-9)
-        text = (
-            f"{self._label}: update {done}/{steps}, {rate:.1f}/s, {(steps - done) / rate:.0f} s left, {news}"
-        )
-        self._bar.update(self._task, status=text)
+        text = f"{self._label}: update {done}/{steps}, "
+        if self._counted is None:  # until now: compiling, and what an earlier run had done
+            self._counted = done, now
+        elif done > self._counted[0]:
+            rate = (done - self._counted[0]) / max(now - self._counted[1], 1e-9)
+            text += f"{rate:.1f}/s, {(steps - done) / rate:.0f} s left, "
+        self._bar.update(self._task, status=text + news)
         if not self._console.is_terminal and now - self._spoken > LINE_SECONDS:
-            self._console.print(f"{self._title}  {text}", highlight=False, soft_wrap=True)
+            self._console.print(f"{self._title}  {text}{news}", highlight=False, soft_wrap=True)
             self._spoken = now
 
     def finish(self, result: str) -> None:

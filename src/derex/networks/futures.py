@@ -132,12 +132,11 @@ def read_backwards(
     folded = (
         jnp.arange(stretches * longest) + phase[:, None] - longest + 1
     )  # where in its stream each place is
-    inside = (folded >= 0) & (folded < T)
+    # Places past the end repeat the last step, which is the end of its episode: reading begins there. Places before the
+    # beginning are read last of all, and nobody asks for them.
     source = jnp.clip(folded, 0, T - 1)
     x = jnp.take_along_axis(embedded, source[..., None], axis=1)
-    keep = inside & (
-        jnp.take_along_axis(left, source, axis=1) > 0
-    )  # an episode's last step: reading begins there
+    keep = jnp.take_along_axis(left, source, axis=1) > 0
 
     def fold(values: Array) -> Array:
         """(B, S·L, …) -> (L, B·S, …), backwards."""
