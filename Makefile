@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ORACLE := $(VENV)/.oracle
 OUT ?= results
 
 .DEFAULT_GOAL := help
@@ -21,14 +22,18 @@ $(READY): requirements.lock pyproject.toml
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
 	@touch $@
 
+$(ORACLE): requirements-oracle.lock $(READY)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements-oracle.lock
+	@touch $@
+
 demo: $(READY)  ## the paper's Figures 2 and 3, quick: pictures, numbers and a page to open
 	@$(BIN)/derex demo --out $(OUT)/demo
 
-test: $(READY)  ## lint, types and the test suite
+test: $(READY) $(ORACLE)  ## lint, types and the test suite
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
-test-all: $(READY)  ## everything, the slow tests too
+test-all: $(READY) $(ORACLE)  ## everything, the slow tests too
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -41,9 +46,13 @@ format: $(READY)  ## rewrite in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock:  ## resolve pyproject.toml again into requirements.lock (needs uv)
-	uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --extra dev --generate-hashes \
-	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+COMPILE := uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml
+
+lock:  ## resolve pyproject.toml again into requirements.lock and requirements-oracle.lock (needs uv)
+	$(COMPILE) --extra dev -o requirements.lock
+	$(COMPILE) --extra oracle -c requirements.lock -o requirements-oracle.lock \
+	  $$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.lock)
 
 clean:  ## remove .venv and results
 	rm -rf $(VENV) results build dist

@@ -1,6 +1,6 @@
 """Records shared by every part of the package; this module imports nothing of derex.
 
-Letters in shapes: B trajectories side by side, T steps, n distinct observations.
+Letters in shapes: B trajectories side by side, T steps, n distinct observations or states.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Int, Int32, Shaped
+from jaxtyping import Bool, Float, Int, Int32, Shaped
 
 NO_ACTION = -1  # "previous action" of the first step of an episode, where actions are numbers
 
@@ -106,6 +106,71 @@ class Trajectories(NamedTuple):
         first = np.zeros_like(valid)
         first[:, 0] = True
         return cls(jax.tree.map(padded, *observations), padded(*previous), first, valid)
+
+
+class TimeStep(NamedTuple):
+    """What an environment says at one step; with leading axes, what many say at once.
+
+    An episode is first, …, last; the step after a last one is the first of the next episode, and the action between
+    the two has no effect. So the last observation is seen like any other: its value can be asked for where the
+    episode was cut (truncation), and its discount is 0 where it truly ended (termination).
+    """
+
+    observation: Any
+    """a pytree of arrays"""
+    reward: Float[Any, "*B"]
+    """for the action that led here; 0 at a first step"""
+    discount: Float[Any, "*B"]
+    """0 where the episode has terminated, 1 everywhere else"""
+    truncated: Bool[Any, "*B"]
+    """whether the episode is cut here, though it could have gone on"""
+    first: Bool[Any, "*B"]
+    """whether an episode begins here"""
+
+    @property
+    def last(self) -> Bool[Any, "*B"]:
+        """Whether the episode ends here, one way or the other."""
+        return (self.discount == 0) | self.truncated
+
+
+class Discrete(NamedTuple):
+    """One of n choices, as an integer."""
+
+    n: int
+
+
+class MultiDiscrete(NamedTuple):
+    """Several choices at once, as a vector of integers; the i-th is one of sizes[i]."""
+
+    sizes: tuple[int, ...]
+
+
+class Box(NamedTuple):
+    """A vector of real numbers; environments clip it to [low, high]."""
+
+    size: int
+    low: float = -1.0
+    high: float = 1.0
+
+
+ActionSpec = Discrete | MultiDiscrete | Box
+
+
+class EnvironmentSpec(NamedTuple):
+    """What an agent has to know about an environment before it begins."""
+
+    name: str
+    observation: Any
+    """a pytree of jax.ShapeDtypeStruct, without leading axes"""
+    action: ActionSpec
+    horizon: int
+    """steps after which an episode is cut"""
+    success_return: float | None = None
+    """an episode with at least this return counts as a success; None: success is not defined"""
+    n_states: int = 0
+    """number of states, where they can be numbered; else 0"""
+    positions: Int[np.ndarray, "n 2"] | None = None
+    """(row, column) at which each numbered state is drawn; several may share a place"""
 
 
 def _previous(actions: np.ndarray) -> np.ndarray:

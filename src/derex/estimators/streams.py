@@ -18,8 +18,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from derex.decomposition.pairs import Half
-from derex.networks.futures import Future, steps_left
-from derex.networks.histories import HistoryNetworks, at_each_step
+from derex.networks.futures import Future, halves_of, read_pairs
+from derex.networks.histories import HistoryNetworks
 from derex.types import Indexed, Trajectories
 
 CHUNK_STEPS = 100  # updates between looks at the progress
@@ -40,11 +40,7 @@ class StreamSource(eqx.Module):
     future: Future = eqx.field(static=True)
 
     def halves(self, item: Batch, networks: HistoryNetworks) -> tuple[Half, Half]:
-        f, g, counted = self.read(item, networks)
-        half, k = len(f) // 2, f.shape[-1]
-        f, g, weights = (part[: 2 * half].reshape(2, -1, *part.shape[2:]) for part in (f, g, counted))
-        first, second = (Half(f[i].reshape(-1, k), g[i].reshape(-1, k), weights[i]) for i in range(2))
-        return first, second
+        return halves_of(*self.read(item, networks))
 
     def read(
         self, item: Batch, networks: HistoryNetworks
@@ -53,10 +49,7 @@ class StreamSource(eqx.Module):
         trajectories = self.whole(item.trajectories)
         embedded = networks.embed(trajectories)
         beliefs, _ = networks.beliefs(embedded.history, trajectories.first)
-        left = steps_left(trajectories.first, trajectories.valid)
-        g = self.future.read(networks, embedded, beliefs, left, item.phase)
-        f = at_each_step(networks.f, beliefs[:, :-1])
-        return f, g[:, 1:], (left[:, :-1] >= self.future.needs).astype(f.dtype)
+        return read_pairs(networks, self.future, embedded, beliefs, trajectories, item.phase)
 
     def whole(self, trajectories: Trajectories) -> Trajectories:
         """The trajectories with the observations that their numbers stand for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,9 +16,9 @@ BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
 
 
 class Fixed(eqx.Module):
-    """An array that the optimiser does not see."""
+    """Something that the optimiser does not see: an array, or a whole network."""
 
-    value: Array
+    value: Any
 
 
 def trainable(tree: PyTree) -> PyTree:

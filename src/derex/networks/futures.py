@@ -11,16 +11,27 @@ Shapes: B streams, T steps, S stretches of a stream, L steps of a stretch, H uni
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
-from derex.networks.histories import Embedded, HistoryNetworks, at_each_step
+from derex.decomposition.pairs import Half
+from derex.networks.histories import Embedded, at_each_step
 from derex.networks.recurrent import LSTM
+from derex.types import Trajectories
+
+
+@runtime_checkable
+class Readers(Protocol):
+    """What reads histories and futures once they are embedded; `HistoryNetworks`, or an agent's own heads."""
+
+    f: Any  # belief -> (k,)
+    g: Any
+    reverse: LSTM | None
 
 
 @runtime_checkable
@@ -33,12 +44,16 @@ class Future(Protocol):
         ...
 
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
-        """What is random about the futures of each stream."""
+        """What is random about the futures of each stream, drawn on the host."""
+        ...
+
+    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
+        """The same, drawn where the networks run."""
         ...
 
     def read(
         self,
-        networks: HistoryNetworks,
+        networks: Readers,
         embedded: Embedded,
         beliefs: Float[Array, "B T H"],
         left: Int[Array, "B T"],
@@ -65,8 +80,11 @@ class BoundedTests:
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return rng.integers(0, self.longest, streams).astype(np.int32)
 
+    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
+        return jax.random.randint(key, (streams,), 0, self.longest)
+
     def read(
-        self, networks: HistoryNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         assert networks.reverse is not None
         backwards = read_backwards(networks.reverse, embedded.test, left, phase, self.longest)
@@ -83,8 +101,11 @@ class TestsToEnd:
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return np.full(streams, steps - 1, np.int32)
 
+    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
+        return jnp.full(streams, steps - 1, jnp.int32)
+
     def read(
-        self, networks: HistoryNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         assert networks.reverse is not None
         backwards = read_backwards(networks.reverse, embedded.test, left, phase, left.shape[1], stretches=1)
@@ -100,10 +121,38 @@ class NextHistory:
     def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return np.zeros(streams, np.int32)
 
+    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
+        return jnp.zeros(streams, jnp.int32)
+
     def read(
-        self, networks: HistoryNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         return at_each_step(networks.f, beliefs)
+
+
+def read_pairs(
+    networks: Readers,
+    future: Future,
+    embedded: Embedded,
+    beliefs: Float[Array, "B T H"],
+    trajectories: Trajectories,
+    phase: Int[Array, " B"],
+) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
+    """f(h_t), g(τ_t) and whether the pair counts, for every step t but the last."""
+    left = steps_left(trajectories.first, trajectories.valid)
+    g = future.read(networks, embedded, beliefs, left, phase)
+    f = at_each_step(networks.f, beliefs[:, :-1])
+    return f, g[:, 1:], (left[:, :-1] >= future.needs).astype(f.dtype)
+
+
+def halves_of(
+    f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
+) -> tuple[Half, Half]:
+    """The first half of the streams against the second; a stream left over counts nowhere."""
+    half, k = len(f) // 2, f.shape[-1]
+    f, g, weights = (part[: 2 * half].reshape(2, -1, *part.shape[2:]) for part in (f, g, counted))
+    first, second = (Half(f[i].reshape(-1, k), g[i].reshape(-1, k), weights[i]) for i in range(2))
+    return first, second
 
 
 def steps_left(first: Bool[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:

@@ -1,0 +1,52 @@
+"""How an agent is built and trained; plain data, without JAX, so that commands can show it quickly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """V-MPO (Song et al.) and its network. Each value has its paper's symbol where it has one."""
+
+    core: str = "lstm"
+    """lstm, or feed-forward for an agent without memory"""
+    width: int = 128
+    """units of every layer"""
+    unroll: int = 32
+    """T: transitions between updates"""
+    epochs: int = 4
+    """how often each transition is learnt from before the policy that acts is refreshed"""
+    minibatches: int = 4
+    """parts of an unroll, each of whole streams; epochs × minibatches is T_target"""
+    learning_rate: float = 3e-4
+    clip: float = 1.0
+    """largest global norm of a gradient"""
+    dual_rate: float = 0.01
+    """learning rate of η and α"""
+    gamma: float = 0.99
+    """γ of the reward"""
+    lambda_: float = 0.95
+    """λ of generalised advantages; 1 gives V-MPO's n-step returns"""
+    epsilon_temperature: float = 0.02
+    """ε_η"""
+    epsilon_kl: float = 0.002
+    """ε_α of the policy, of its mean where actions are continuous"""
+    epsilon_covariance: float = 0.0001
+    """ε_α of the covariance, where actions are continuous"""
+    temperature: float = 1.0
+    """η at the start"""
+    multiplier: float = 5.0
+    """α at the start"""
+    value_weight: float = 0.5
+    """of the squared error of the values in the loss"""
+    normalise_advantages: bool = True
+    """divide advantages by their standard deviation in the unroll, and centre them"""
+    scale_decay: float = 0.99
+    """of the running deviations that rewards and bonuses are divided by"""
+    reward_clip: float = 10.0
+    """largest reward after that division"""
+    bonus_gamma: float = 0.99
+    """γ of the bonus, with two values"""
+    two_values: bool = False
+    """value reward and bonus apart, each with its own discount, and add the advantages"""

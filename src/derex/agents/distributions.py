@@ -1,0 +1,277 @@
+"""Policies as distributions: from the numbers that a network gives to actions, probabilities and divergences.
+
+A policy here is a small record without parameters of its own; the parameters are arrays (*B, S) with any leading
+axes, S = `policy.size`. Letters in shapes: *B leading axes, S numbers a network gives, W numbers an action is
+encoded in, P parts of the divergence. Parameters must be finite.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Float32, Int, PRNGKeyArray, Shaped
+
+from derex.types import ActionSpec, Box, Discrete, MultiDiscrete
+
+INITIAL_SCALE = 0.5  # of a Gaussian whose parameters are 0, in units of half the range
+SMALLEST_SCALE = 1e-4  # in the same units
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A family of distributions over actions: pure and hashable, whatever the actions are."""
+
+    kl_parts: ClassVar[tuple[str, ...]]
+    """names of the P parts of the divergence; each has its own bound and multiplier"""
+
+    @property
+    def size(self) -> int:
+        """S, how many numbers a network gives."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """W, how many numbers an action is encoded in."""
+        ...
+
+    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Shaped[Array, "..."]:
+        """One action for each of the leading axes, all from this one key."""
+        ...
+
+    def mode(self, parameters: Float[Array, "*B S"]) -> Shaped[Array, "..."]:
+        """The likeliest action."""
+        ...
+
+    def log_prob(self, parameters: Float[Array, "*B S"], action: Shaped[Array, "..."]) -> Float[Array, "*B"]:
+        """log π(a)."""
+        ...
+
+    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
+        """-E log π(a)."""
+        ...
+
+    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B P"]:
+        """KL(old ‖ new) in its P parts."""
+        ...
+
+    def encoded(self, action: Shaped[Array, "..."]) -> Float32[Array, "*B W"]:
+        """The action as numbers that a network reads; zeros where there was none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of n choices; the parameters are logits."""
+
+    n: int
+    kl_parts: ClassVar[tuple[str, ...]] = ("policy",)
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"n: expected at least one choice, got {self.n}.")
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    @property
+    def width(self) -> int:
+        return self.n
+
+    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Int[Array, "*B"]:
+        _assert_size(self, parameters)
+        return jax.random.categorical(key, parameters).astype(jnp.int32)
+
+    def mode(self, parameters: Float[Array, "*B S"]) -> Int[Array, "*B"]:
+        _assert_size(self, parameters)
+        return jnp.argmax(parameters, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, parameters: Float[Array, "*B S"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
+        _assert_size(self, parameters)
+        log_p = jax.nn.log_softmax(parameters)
+        return jnp.take_along_axis(log_p, action[..., None], axis=-1)[..., 0]
+
+    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
+        """-Σ_a p(a) log p(a)."""
+        _assert_size(self, parameters)
+        log_p = jax.nn.log_softmax(parameters)
+        return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+
+    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
+        """Σ_a p(a) [log p(a) - log q(a)], p the old policy and q the new."""
+        _assert_size(self, old)
+        log_p, log_q = jax.nn.log_softmax(old), jax.nn.log_softmax(new)
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1, keepdims=True)
+
+    def encoded(self, action: Int[Array, "*B"]) -> Float32[Array, "*B W"]:
+        """One-hot; zeros for `NO_ACTION`."""
+        return jax.nn.one_hot(action, self.n, dtype=jnp.float32)
+
+
+@dataclass(frozen=True)
+class MultiCategorical:
+    """Several independent choices at once, the i-th one of sizes[i]; the parameters are their logits in a row."""
+
+    sizes: tuple[int, ...]
+    kl_parts: ClassVar[tuple[str, ...]] = ("policy",)
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) == 0 or min(self.sizes) < 1:
+            raise ValueError(f"sizes: expected at least one, each at least 1; got {self.sizes}.")
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def width(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def choices(self) -> tuple[Categorical, ...]:
+        """The policy of each choice."""
+        return tuple(map(Categorical, self.sizes))
+
+    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Int[Array, "*B m"]:
+        keys = jax.random.split(key, len(self.sizes))
+        each = zip(self.choices, self._split(parameters), keys, strict=True)
+        return jnp.stack([choice.sample(logits, key) for choice, logits, key in each], axis=-1)
+
+    def mode(self, parameters: Float[Array, "*B S"]) -> Int[Array, "*B m"]:
+        each = zip(self.choices, self._split(parameters), strict=True)
+        return jnp.stack([choice.mode(logits) for choice, logits in each], axis=-1)
+
+    def log_prob(self, parameters: Float[Array, "*B S"], action: Int[Array, "*B m"]) -> Float[Array, "*B"]:
+        """Σ_i log p_i(a_i)."""
+        each = zip(self.choices, self._split(parameters), self._columns(action), strict=True)
+        return _sum([choice.log_prob(logits, one) for choice, logits, one in each])
+
+    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
+        each = zip(self.choices, self._split(parameters), strict=True)
+        return _sum([choice.entropy(logits) for choice, logits in each])
+
+    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
+        """Of the joint distribution: the sum over the choices."""
+        each = zip(self.choices, self._split(old), self._split(new), strict=True)
+        return _sum([choice.kl(p, q) for choice, p, q in each])
+
+    def encoded(self, action: Int[Array, "*B m"]) -> Float32[Array, "*B W"]:
+        """One-hots in a row; zeros for each `NO_ACTION`."""
+        each = zip(self.choices, self._columns(action), strict=True)
+        return jnp.concatenate([choice.encoded(one) for choice, one in each], axis=-1)
+
+    def _split(self, parameters: Array) -> list[Array]:
+        _assert_size(self, parameters)
+        return jnp.split(parameters, list(accumulate(self.sizes))[:-1], axis=-1)
+
+    def _columns(self, action: Array) -> list[Array]:
+        if action.shape[-1] != len(self.sizes):
+            raise ValueError(f"action: expected {len(self.sizes)} numbers each, got shape {action.shape}.")
+        return [action[..., i] for i in range(len(self.sizes))]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A vector of independent normal numbers; parameters are the means, then the raw scales.
+
+    In units of half the range h = (high - low)/2 about its centre c,
+
+        μ = c + h m,    σ = h [softplus(ρ + ρ₀) + 10⁻⁴],    parameters (m, ρ),
+
+    with ρ₀ such that ρ = 0 is σ = h/2. Nothing is squashed: environments clip, and what is learnt from is the
+    action that was drawn, not the clipped one.
+    """
+
+    dimensions: int
+    low: float = -1.0
+    high: float = 1.0
+    kl_parts: ClassVar[tuple[str, ...]] = ("mean", "covariance")
+
+    def __post_init__(self) -> None:
+        if self.dimensions < 1:
+            raise ValueError(f"dimensions: expected at least one, got {self.dimensions}.")
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(f"low, high: expected finite low < high, got {self.low} and {self.high}.")
+
+    @property
+    def size(self) -> int:
+        return 2 * self.dimensions
+
+    @property
+    def width(self) -> int:
+        return self.dimensions
+
+    def mean_and_scale(
+        self, parameters: Float[Array, "*B S"]
+    ) -> tuple[Float[Array, "*B d"], Float[Array, "*B d"]]:
+        """μ and σ, in the units of the actions."""
+        _assert_size(self, parameters)
+        m, rho = jnp.split(parameters, 2, axis=-1)
+        centre, h = (self.low + self.high) / 2, (self.high - self.low) / 2
+        rho_0 = math.log(math.expm1(INITIAL_SCALE - SMALLEST_SCALE))
+        return centre + h * m, h * (jax.nn.softplus(rho + rho_0) + SMALLEST_SCALE)
+
+    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Float[Array, "*B d"]:
+        mu, sigma = self.mean_and_scale(parameters)
+        return mu + sigma * jax.random.normal(key, mu.shape, mu.dtype)
+
+    def mode(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B d"]:
+        return self.mean_and_scale(parameters)[0]
+
+    def log_prob(self, parameters: Float[Array, "*B S"], action: Float[Array, "*B d"]) -> Float[Array, "*B"]:
+        """Σ_i -½((a - μ)/σ)² - log σ - ½ log 2π."""
+        mu, sigma = self.mean_and_scale(parameters)
+        each = -jnp.square((action - mu) / sigma) / 2 - jnp.log(sigma) - math.log(2 * math.pi) / 2
+        return jnp.sum(each, axis=-1)
+
+    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
+        """Σ_i log σ + ½ log 2πe."""
+        _, sigma = self.mean_and_scale(parameters)
+        return jnp.sum(jnp.log(sigma) + math.log(2 * math.pi * math.e) / 2, axis=-1)
+
+    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 2"]:
+        """The divergence of the mean, then of the covariance, each with the other held at its old value.
+
+            KL_μ = KL(N(μ, σ) ‖ N(μ', σ)) = Σ_i ½((μ' - μ)/σ)²
+            KL_σ = KL(N(μ, σ) ‖ N(μ, σ')) = Σ_i ½(eˣ - 1 - x),    x = 2 log(σ/σ')
+
+        with (μ, σ) old and (μ', σ') new. Acme holds the old σ in KL_μ too; rlax leaves the choice to its caller
+        (its tests divide by the new σ, so that the two parts add up to the divergence of both). With the old one
+        the bound on the mean does not loosen when the policy widens.
+        """
+        (mu, sigma), (mu_new, sigma_new) = self.mean_and_scale(old), self.mean_and_scale(new)
+        mean = jnp.square((mu_new - mu) / sigma) / 2
+        x = 2 * (jnp.log(sigma) - jnp.log(sigma_new))
+        covariance = (jnp.expm1(x) - x) / 2  # expm1: bounds on this part are as small as 1e-6
+        return jnp.stack([jnp.sum(mean, axis=-1), jnp.sum(covariance, axis=-1)], axis=-1)
+
+    def encoded(self, action: Float[Array, "*B d"]) -> Float32[Array, "*B W"]:
+        """What the environment does with it: the vector, clipped to the range."""
+        return jnp.clip(action, self.low, self.high).astype(jnp.float32)
+
+
+def policy_for(action: ActionSpec) -> Policy:
+    """The family of policies for an environment's actions."""
+    match action:
+        case Discrete(n):
+            return Categorical(n)
+        case MultiDiscrete(sizes):
+            return MultiCategorical(tuple(sizes))
+        case Box(dimensions, low, high):
+            return Gaussian(dimensions, low, high)
+    raise ValueError(f"action: expected Discrete, MultiDiscrete or Box of derex.types, got {action!r}.")
+
+
+def _sum(terms: list[Array]) -> Array:
+    return jnp.sum(jnp.stack(terms), axis=0)
+
+
+def _assert_size(policy: Policy, parameters: Array) -> None:
+    if parameters.shape[-1:] != (policy.size,):
+        raise ValueError(
+            f"parameters of {policy}: expected shape (…, {policy.size}), got {parameters.shape}."
+        )

@@ -1,0 +1,180 @@
+"""Learning from an unroll: rewards with bonuses, advantages, and V-MPO's updates.
+
+Shapes: B streams, T transitions, V streams of reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from derex.agents.acting import Rollout
+from derex.agents.config import AgentConfig
+from derex.agents.distributions import Policy
+from derex.agents.network import AgentNetwork
+from derex.agents.returns import generalised_advantages
+from derex.agents.scaling import Scale, initial_scale, scaled, update_scale
+from derex.agents.vmpo import Duals, initial_duals, projected, vmpo_loss
+from derex.networks.fixed import trainable
+from derex.representations.base import BonusUse, Representation, RepresentationState
+
+
+class Trained(NamedTuple):
+    """Everything that the agent's optimiser trains."""
+
+    network: AgentNetwork
+    joint: Any
+    """of the representation, as far as it is trained with the agent"""
+    duals: Duals
+
+
+class Learner(NamedTuple):
+    """What learning changes."""
+
+    trained: Trained
+    optimiser: optax.OptState
+    reward_scale: Scale
+    bonus_scale: Scale
+
+
+class Judged(NamedTuple):
+    """An unroll with what it was worth."""
+
+    rollout: Rollout
+    advantages: Float[Array, "B T"]
+    targets: Float[Array, "B T V"]
+
+
+def optimiser(config: AgentConfig) -> optax.GradientTransformation:
+    """Adam on clipped gradients; apart from it Adam for the duals, which have to follow the policy."""
+    networks = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate))
+    labels = Trained("networks", "networks", "duals")  # type: ignore[arg-type]
+    return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
+
+
+def begin_learning(config: AgentConfig, policy: Policy, network: AgentNetwork, joint: Any) -> Learner:
+    """Before the first update."""
+    duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
+    trained = Trained(network, joint, duals)
+    state = optimiser(config).init(eqx.filter(trained, trainable(trained)))
+    return Learner(trained, state, initial_scale(), initial_scale())
+
+
+def reward_streams(
+    config: AgentConfig, learner: Learner, rollout: Rollout, bonus: Float[Array, "B S"], use: BonusUse
+) -> tuple[Learner, Float[Array, "B T V"]]:
+    """R_t + λ_b Bonus_t, or the two apart; each divided by its own running deviation (appendix B).
+
+    Bonus_t is that of the history at t + 1, and 0 where the episode ends there: what follows cannot be explored.
+    """
+    counted = rollout.valid & ~rollout.last
+    reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
+    bonus_scale = update_scale(learner.bonus_scale, bonus[:, 1:], counted, config.scale_decay)
+    R = scaled(rollout.reward, reward_scale, config.reward_clip)
+    extra = scaled(bonus[:, 1:], bonus_scale, None)
+    extra = extra - jnp.mean(extra, where=counted) if use.centred else extra
+    extra = use.lambda_b * jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)
+    learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
+    return learner, jnp.stack([R, extra], -1) if config.two_values else (R + extra)[..., None]
+
+
+def judge(config: AgentConfig, rollout: Rollout, rewards: Float[Array, "B T V"]) -> Judged:
+    """Advantages and value targets; the advantages of several streams of reward add up."""
+    gammas = jnp.asarray([config.gamma, config.bonus_gamma][: rewards.shape[-1]])
+
+    def of_stream(reward: Array, value: Array, gamma: Array):
+        return generalised_advantages(reward, rollout.discount, rollout.last, value, gamma, config.lambda_)
+
+    advantages, targets = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)(
+        rewards, rollout.value, gammas
+    )
+    total = jnp.sum(advantages, axis=-1)
+    if config.normalise_advantages:
+        mean = jnp.mean(total, where=rollout.valid)
+        deviation = jnp.sqrt(jnp.mean(jnp.square(total - mean), where=rollout.valid))
+        total = (total - mean) / (deviation + 1e-8)
+    return Judged(rollout, total, targets)
+
+
+def agent_loss(
+    config: AgentConfig,
+    policy: Policy,
+    representation: Representation,
+    trained: Trained,
+    judged: Judged,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
+    """RL_loss + w_loss Rep_loss (appendix B) on some streams; what the representation saw, and numbers to watch."""
+    rollout = judged.rollout
+    seen = trained.network(rollout.trajectories, rollout.memory)
+    parameters = seen.policy[:, :-1]
+    N = rollout.valid.size
+    epsilon = jnp.asarray([config.epsilon_kl, config.epsilon_covariance][: len(policy.kl_parts)])
+    rl, terms = vmpo_loss(
+        policy.log_prob(parameters, rollout.action).reshape(N),
+        judged.advantages.reshape(N),
+        policy.kl(rollout.policy, parameters).reshape(N, -1),
+        trained.duals,
+        epsilon_temperature=config.epsilon_temperature,
+        epsilon_kl=epsilon,
+        weights=rollout.valid.reshape(N),
+    )
+    errors = jnp.sum(jnp.square(seen.value[:, :-1] - judged.targets), axis=-1)
+    value = jnp.mean(errors, where=rollout.valid)
+    auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
+    numbers = {
+        "policy_loss": terms.policy,
+        "value_loss": value,
+        "auxiliary_loss": auxiliary,
+        "kl": jnp.sum(terms.divergence),
+        "relative_entropy": terms.relative_entropy,
+        "entropy": jnp.mean(policy.entropy(parameters), where=rollout.valid),
+        "temperature": trained.duals.temperature,
+        "multiplier": jnp.mean(trained.duals.multipliers),
+    }
+    return rl + config.value_weight * value + auxiliary, (noticed, numbers)
+
+
+def learn(
+    config: AgentConfig,
+    policy: Policy,
+    representation: Representation,
+    learner: Learner,
+    state: RepresentationState,
+    judged: Judged,
+    key: PRNGKeyArray,
+) -> tuple[Learner, RepresentationState, dict[str, Array]]:
+    """`epochs` passes over the unroll, in `minibatches` of whole streams, against the policy that acted."""
+    B = len(judged.advantages)
+
+    def update(carry: Any, inputs: tuple[Array, PRNGKeyArray]):
+        trained, optimiser_state, state = carry
+        chosen, key = inputs
+        part = Judged(
+            *jax.tree.map(lambda leaf: leaf[chosen], (judged.rollout, judged.advantages, judged.targets))
+        )
+        parameters, fixed = eqx.partition(trained, trainable(trained))
+
+        def loss(parameters: Any):
+            return agent_loss(config, policy, representation, eqx.combine(parameters, fixed), part, key)
+
+        gradient, (noticed, numbers) = jax.grad(loss, has_aux=True)(parameters)
+        updates, optimiser_state = optimiser(config).update(gradient, optimiser_state, parameters)
+        trained = eqx.combine(optax.apply_updates(parameters, updates), fixed)
+        trained = trained._replace(duals=projected(trained.duals))
+        return (trained, optimiser_state, representation.track(state, noticed)), numbers
+
+    order_key, loss_key = jax.random.split(key)
+    orders = jax.vmap(lambda key: jax.random.permutation(key, B))(jax.random.split(order_key, config.epochs))
+    updates = config.epochs * config.minibatches
+    carry = (learner.trained, learner.optimiser, state._replace(joint=None))
+    inputs = (orders.reshape(updates, -1), jax.random.split(loss_key, updates))
+    (trained, optimiser_state, state), numbers = jax.lax.scan(update, carry, inputs)
+    learner = learner._replace(trained=trained, optimiser=optimiser_state)
+    return learner, state._replace(joint=trained.joint), jax.tree.map(jnp.mean, numbers)

@@ -1,0 +1,131 @@
+"""V-MPO (Song et al., 2020, "V-MPO: On-Policy Maximum a Posteriori Policy Optimization").
+
+A batch of N transitions, however many streams, unrolls or devices it came from. Advantages say which actions to make
+likelier, and bounds on two divergences say by how much: ε_η on that of the improved weights from uniform ones, ε_α
+on that of the new policy from the one that acted. Each bound has a dual variable, learnt with the policy and kept
+positive by `projected` after every step. (Inside the loss, a projection would have no gradient where it acts.)
+
+Shapes: N transitions, P parts of the policy's divergence.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.lax import stop_gradient as sg
+from jaxtyping import Bool, Float, Int
+
+
+class Duals(NamedTuple):
+    """The dual variables: positive, and learnt like parameters."""
+
+    temperature: Float[Array, ""]
+    """η"""
+    multipliers: Float[Array, " P"]
+    """α, one for each part of the divergence"""
+
+
+class VmpoTerms(NamedTuple):
+    """The three summands of the loss, and what to look at (no gradient)."""
+
+    policy: Float[Array, ""]
+    """L_π"""
+    temperature: Float[Array, ""]
+    """L_η"""
+    kl: Float[Array, ""]
+    """L_α, all parts"""
+    divergence: Float[Array, " P"]
+    """mean KL(π_old ‖ π), to be compared with ε_α"""
+    relative_entropy: Float[Array, ""]
+    """KL(ψ ‖ uniform), to be compared with ε_η: ∂L_η/∂η = ε_η - KL(ψ ‖ uniform)"""
+    selected: Int[Array, ""]
+    """how many transitions ψ is spread over"""
+
+
+def initial_duals(parts: int, temperature: float = 1.0, multiplier: float = 5.0) -> Duals:
+    """η and α before the first step, for a divergence of that many parts."""
+    return Duals(jnp.asarray(temperature, jnp.float32), jnp.full((parts,), multiplier, jnp.float32))
+
+
+def projected(duals: Duals, smallest: float = 1e-8) -> Duals:
+    """The nearest dual variables that are at least `smallest`; for after each optimiser step."""
+    return Duals(*(jnp.maximum(dual, smallest) for dual in duals))
+
+
+def vmpo_loss(
+    log_prob: Float[Array, " N"],
+    advantages: Float[Array, " N"],
+    kl: Float[Array, "N P"],
+    duals: Duals,
+    *,
+    epsilon_temperature: float | Float[Array, ""],
+    epsilon_kl: float | Float[Array, " P"],
+    weights: Bool[Array, " N"] | Float[Array, " N"] | None = None,
+    top_fraction: float = 0.5,
+) -> tuple[Float[Array, ""], VmpoTerms]:
+    """L = L_π + L_η + L_α, to be minimised in the policy's parameters and in the duals.
+
+        ψ_i = exp(A_i/η) / Σ_j exp(A_j/η)                  i, j in the top half of A
+        L_π = -Σ_i sg(ψ_i) log π(a_i)
+        L_η = η ε_η + η log mean_j exp(A_j/η)
+        L_α = Σ_p α_p (ε_α,p - sg(KL_p)) + sg(α_p) KL_p    KL averaged over all transitions
+
+    The top half is half of the transitions that count (rounded down, but at least one) and whoever ties with
+    its last member. If nothing counts, loss and gradients are 0.
+
+    Args:
+        log_prob: log π(a) of the action taken, under the policy being learnt.
+        advantages: A; no gradient flows into them.
+        kl: KL(π_old ‖ π) of each transition, in parts (`Policy.kl`).
+        duals: η and α, positive.
+        epsilon_temperature: ε_η.
+        epsilon_kl: ε_α, one for each part or one for all.
+        weights: 0 (False) for a transition that counts nowhere, 1 for the others. Its numbers do not matter.
+        top_fraction: the share of the transitions that ψ is spread over.
+    """
+    if not 0.0 < top_fraction <= 1.0:
+        raise ValueError(f"top_fraction: expected a number in (0, 1], got {top_fraction}.")
+    eta, alpha = duals
+    if kl.shape[1:] != alpha.shape:
+        raise ValueError(f"kl: expected {alpha.shape[0]} parts, one for each multiplier, got {kl.shape[1]}.")
+    counted = jnp.ones(log_prob.shape, bool) if weights is None else weights > 0
+    number = jnp.sum(counted)
+    A = sg(advantages)
+    top = top_advantages(A, counted, top_fraction)
+    n = jnp.maximum(jnp.sum(top), 1)
+
+    # With A* the largest A: log mean exp(A/η) = A*/η + log mean exp((A - A*)/η), where no exponent is positive.
+    A_max = jnp.max(A, where=top, initial=-jnp.inf)
+    exponent = jnp.where(top, A - A_max, 0.0) / eta
+    unnormalised = jnp.where(top, jnp.exp(exponent), 0.0)
+    log_mean = jnp.log(jnp.where(number > 0, jnp.sum(unnormalised), 1.0)) - jnp.log(n)
+    psi = sg(jnp.where(top, jnp.exp(exponent - log_mean), 0.0) / n)
+
+    divergence = jnp.sum(jnp.where(counted[:, None], kl, 0.0), axis=0) / jnp.maximum(number, 1)
+    policy = -jnp.sum(psi * jnp.where(top, log_prob, 0.0))
+    temperature = jnp.where(number > 0, eta * (epsilon_temperature + log_mean) + A_max, 0.0)
+    penalty = jnp.sum(alpha * (epsilon_kl - sg(divergence)) + sg(alpha) * divergence)
+    penalty = jnp.where(number > 0, penalty, 0.0)
+
+    terms = VmpoTerms(
+        policy=policy,
+        temperature=temperature,
+        kl=penalty,
+        divergence=sg(divergence),
+        relative_entropy=sg(jnp.sum(psi * (exponent - log_mean))),
+        selected=jnp.sum(top),
+    )
+    return policy + temperature + penalty, terms
+
+
+def top_advantages(
+    advantages: Float[Array, " N"], counted: Bool[Array, " N"], fraction: float
+) -> Bool[Array, " N"]:
+    """Which transitions are in the top fraction of those that count.
+
+    A threshold from a sort of the whole array, wherever its pieces live: under jit on several devices this
+    is still the top half of the global batch, not of each device's share.
+    """
+    k = jnp.maximum(jnp.floor(fraction * jnp.sum(counted)).astype(jnp.int32), 1)
+    ascending = jnp.sort(jnp.where(counted, advantages, -jnp.inf))
+    return counted & (advantages >= ascending[advantages.shape[0] - k])

@@ -1,0 +1,43 @@
+"""What an environment is: pure functions from state to state, for one episode that nothing cuts.
+
+Time limits, the start of the next episode, many streams side by side and their statistics are each one wrapper's
+concern (`derex.envs.wrappers`); an environment holds the rules of its task and nothing else.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jax import Array
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
+
+from derex.types import EnvironmentSpec
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One task, unbatched; its functions are pure and may be jitted, scanned and vmapped.
+
+    A state is an array or a NamedTuple of arrays, and `step` returns one of exactly the types that `reset` returns.
+    Both functions are called at each step of a stream (which of the two counts is selected afterwards), so a reset
+    must be about as cheap as a step.
+    """
+
+    spec: EnvironmentSpec
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
+        """The state and the observation with which an episode begins."""
+        ...
+
+    def step(
+        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
+    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
+        """The next state, its observation, the reward, and whether the episode has ended by the task's own rules."""
+        ...
+
+
+@runtime_checkable
+class NumberedEnvironment(Environment, Protocol):
+    """An environment whose states can be counted: `spec.n_states > 0`."""
+
+    def state_id(self, state: Any) -> Int32[Array, ""]:
+        """The state's number in [0, spec.n_states)."""
+        ...

@@ -1,0 +1,110 @@
+"""A row of rooms behind locked doors: novelty of places is not enough, each room has to be unlocked first.
+
+The rooms are those of `rooms_chain`. Every room but the last holds a key, taken by walking over it, which opens the
+door from that room to the next and no other; a locked door is a wall. The one reward, 1, ends the episode at the right
+of the last room.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+
+from derex.envs.gridworld import GridWorld
+from derex.envs.maps import MOVES
+from derex.envs.rooms_chain import (
+    GOAL_ROW,
+    PITCH,
+    ROOM,
+    START_CELL,
+    chain_map,
+    door_rows,
+    one_hot_cell,
+    width,
+)
+from derex.types import Discrete, EnvironmentSpec
+
+STEPS_PER_ROOM = 50  # of the time limit
+KEY_DISTANCE = 3  # moves, at least, from a key to the start and to either door of its room
+
+
+class KeyRoomsState(NamedTuple):
+    """The floor cell, and the keys held: bit i for the key of room i."""
+
+    cell: Int32[Array, ""]
+    held: Int32[Array, ""]
+
+
+class KeyRooms:
+    """`key-rooms-N`: the agent reads its row and column, each one-hot, and for each key 1 if it is held.
+
+    States are numbered `held * cells + cell`: every floor cell with every set of keys, whether or not the two can
+    come about together. Keys, like doors, are at the same places in every episode.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.world = GridWorld(chain_map(n, door_rows(n), f"key-rooms-{n}"))
+        cells = self.world.n_states
+        ids = self.world.map.state_ids
+        self.goal = int(ids[GOAL_ROW, -1])
+        self.key_cells = key_cells(n)
+        self._needs = np.zeros(cells, np.int32)  # the keys without which a cell cannot be entered, as bits
+        self._gives = np.zeros(cells, np.int32)  # the keys that lie in a cell
+        for room, row in enumerate(door_rows(n)):
+            self._needs[ids[row, room * PITCH + ROOM]] = 1 << room
+            self._gives[ids[self.key_cells[room]]] = 1 << room
+        self.spec = EnvironmentSpec(
+            name=f"key-rooms-{n}",
+            observation=jax.ShapeDtypeStruct((ROOM + width(n) + n - 1,), jnp.float32),
+            action=Discrete(len(MOVES)),
+            horizon=STEPS_PER_ROOM * n,
+            success_return=0.5,
+            n_states=cells * 2 ** (n - 1),
+            positions=np.tile(self.world.positions, (2 ** (n - 1), 1)),
+        )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[KeyRoomsState, Float32[Array, " size"]]:
+        """At the left of the first room, without keys."""
+        state = KeyRoomsState(jnp.int32(self.world.start), jnp.int32(0))
+        return state, self._observe(state)
+
+    def step(
+        self, state: KeyRoomsState, action: Int[Array, ""], key: PRNGKeyArray
+    ) -> tuple[KeyRoomsState, Float32[Array, " size"], Float32[Array, ""], Bool[Array, ""]]:
+        """One move; into a wall or a locked door it stays. A key in the cell is taken."""
+        ahead = jnp.asarray(self.world.successors)[state.cell, action]
+        locked = (jnp.asarray(self._needs)[ahead] & ~state.held) != 0
+        cell = jnp.where(locked, state.cell, ahead)
+        state = KeyRoomsState(cell, state.held | jnp.asarray(self._gives)[cell])
+        reached = cell == self.goal
+        return state, self._observe(state), reached.astype(jnp.float32), reached
+
+    def state_id(self, state: KeyRoomsState) -> Int32[Array, ""]:
+        """The floor cell together with the keys held."""
+        return state.held * self.world.n_states + state.cell
+
+    def _observe(self, state: KeyRoomsState) -> Float32[Array, " size"]:
+        place = one_hot_cell(jnp.asarray(self.world.positions)[state.cell], width(self.n))
+        keys = (state.held >> jnp.arange(self.n - 1, dtype=jnp.int32)) & 1
+        return jnp.concatenate([place, keys.astype(jnp.float32)])
+
+
+def key_cells(n: int) -> list[tuple[int, int]]:
+    """(row, column) of the key of each room but the last: always the same for the same n, varied from room to room."""
+    rng = np.random.default_rng([n, 1])
+    doors = [(row, room * PITCH + ROOM) for room, row in enumerate(door_rows(n))]
+    chosen = []
+    for room in range(n - 1):
+        far_from = [START_CELL, *doors[max(room - 1, 0) : room + 1]]
+        inside = [(row, room * PITCH + column) for row in range(ROOM) for column in range(ROOM)]
+        free = [
+            (row, column)
+            for row, column in inside
+            if all(abs(row - r) + abs(column - c) >= KEY_DISTANCE for r, c in far_from)
+        ]
+        chosen.append(free[int(rng.integers(len(free)))])
+    return chosen

@@ -1,0 +1,80 @@
+"""Environments by name: `make("rooms-chain-8")`."""
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from derex.envs.cartpole import CartPole
+from derex.envs.catch import Catch
+from derex.envs.deep_sea import DeepSea
+from derex.envs.four_rooms import FourRooms, FourRoomsHidden, FourRoomsPixels
+from derex.envs.interface import Environment
+from derex.envs.key_rooms import KeyRooms
+from derex.envs.pendulum import Pendulum
+from derex.envs.point_mass import PointMass
+from derex.envs.recall import Recall
+from derex.envs.rooms_chain import HiddenRoomsChain, RoomsChain
+
+
+class _Entry(NamedTuple):
+    """How a name with a number (`N` or `L` in the pattern), or without one, becomes an environment."""
+
+    build: Callable[..., Environment]
+    smallest: int = 0
+    largest: int = 0
+    """What the number may be; larger ones are refused because tables grow with them"""
+
+
+_ENTRIES: dict[str, _Entry] = {
+    "rooms-chain-N": _Entry(RoomsChain, 1, 1000),
+    "rooms-chain-N-hidden": _Entry(HiddenRoomsChain, 1, 1000),
+    "four-rooms": _Entry(FourRooms),
+    "four-rooms-pixels": _Entry(FourRoomsPixels),
+    "four-rooms-hidden": _Entry(FourRoomsHidden),
+    "key-rooms-N": _Entry(KeyRooms, 2, 12),
+    "deep-sea-N": _Entry(DeepSea, 2, 200),
+    "catch": _Entry(Catch),
+    "cartpole": _Entry(CartPole),
+    "recall-L": _Entry(Recall, 0, 10_000),
+    "pendulum": _Entry(Pendulum),
+    "point-mass": _Entry(PointMass),
+}
+
+
+def names() -> tuple[str, ...]:
+    """What `make` knows; N and L stand for a number, as in "rooms-chain-8"."""
+    return tuple(_ENTRIES)
+
+
+def make(name: str) -> Environment:
+    """The environment of that name; see `names`.
+
+    Args:
+        name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8".
+    """
+    for pattern, entry in _ENTRIES.items():
+        expression = re.sub(r"(?<=-)[NL]\b", r"(\\d+)", pattern)
+        found = re.fullmatch(expression, name)
+        if found:
+            return entry.build(*(_checked(name, pattern, entry, int(number)) for number in found.groups()))
+    raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {', '.join(names())}.")
+
+
+def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
+    if not entry.smallest <= number <= entry.largest:
+        raise ValueError(
+            f"name: {name!r} asks for {number} in place of the letter in {pattern!r}; expected a number from "
+            f"{entry.smallest} to {entry.largest}."
+        )
+    return number
+
+
+def _nearest(name: str) -> str:
+    """A sentence with the known name that resembles this one most, its number kept; empty if none does."""
+    numbers = re.findall(r"\d+", name)
+    close = difflib.get_close_matches(re.sub(r"\d+", "N", name), names(), n=1)
+    if not close:
+        return ""
+    suggestion = re.sub(r"(?<=-)[NL]\b", numbers[0], close[0]) if numbers else close[0]
+    return f" Did you mean {suggestion!r}?"

@@ -1,0 +1,166 @@
+"""A row of rooms with one reward at its far end: how far a novelty bonus has to carry an agent.
+
+N rooms of 5 x 5 cells stand in a row; the wall between two neighbours has one cell of door. The agent starts at the
+left of the first room, and the one reward, 1, ends the episode at the right of the last. An episode is cut after 25 N
+steps: a random walk succeeds in one of 4 with one room, in one of 76 with two, in one of 10⁹ with eight.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+
+from derex.envs.gridworld import GridWorld
+from derex.envs.maps import FLOOR, MOVES, START, WALL, Map
+from derex.types import Discrete, EnvironmentSpec
+
+ROOM = 5  # rows and columns of a room
+PITCH = ROOM + 1  # columns from a room to the next: the room and the wall behind it
+START_CELL = (2, 0)
+GOAL_ROW = 2
+STEPS_PER_ROOM = 25  # of the time limit
+SUCCESS = 0.5  # halfway between the only two returns, 0 and 1
+
+_VIEW = np.arange(-2, 3)  # rows or columns of the local view, seen from the agent
+
+
+class RoomsChain:
+    """`rooms-chain-N`: the agent reads its row and column, each one-hot (5 + 6N - 1 numbers).
+
+    The doors are the same in every episode and no two next to each other are in the same row. States are the floor
+    cells, numbered in reading order.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.world = GridWorld(chain_map(n, door_rows(n), f"rooms-chain-{n}"))
+        self.goal = int(self.world.map.state_ids[GOAL_ROW, -1])
+        self.spec = EnvironmentSpec(
+            name=f"rooms-chain-{n}",
+            observation=jax.ShapeDtypeStruct((ROOM + width(n),), jnp.float32),
+            action=Discrete(len(MOVES)),
+            horizon=STEPS_PER_ROOM * n,
+            success_return=SUCCESS,
+            n_states=self.world.n_states,
+            positions=self.world.positions,
+        )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Int32[Array, ""], Float32[Array, " size"]]:
+        """At the left of the first room."""
+        state = jnp.int32(self.world.start)
+        return state, self._observe(state)
+
+    def step(
+        self, state: Int32[Array, ""], action: Int[Array, ""], key: PRNGKeyArray
+    ) -> tuple[Int32[Array, ""], Float32[Array, " size"], Float32[Array, ""], Bool[Array, ""]]:
+        """One move; into a wall it stays."""
+        state = jnp.asarray(self.world.successors)[state, action]
+        reached = state == self.goal
+        return state, self._observe(state), reached.astype(jnp.float32), reached
+
+    def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
+        """The floor cell."""
+        return state
+
+    def _observe(self, state: Int32[Array, ""]) -> Float32[Array, " size"]:
+        return one_hot_cell(jnp.asarray(self.world.positions)[state], width(self.n))
+
+
+class HiddenChainState(NamedTuple):
+    """The agent's place and this episode's doors; the last door belongs to a wall that is not there."""
+
+    cell: Int32[Array, "2"]
+    doors: Int32[Array, " N"]
+
+
+class HiddenRoomsChain:
+    """`rooms-chain-N-hidden`: doors are redrawn for each episode and the agent sees only the 5 x 5 cells around it.
+
+    Each cell of the view is one-hot: wall, floor or goal; what lies outside counts as wall. Which room the agent is
+    in, and where the doors behind it are, has to be remembered. States are the cells of the 5 x (6N - 1) rectangle in
+    reading order, because any cell of an inner wall may be a door.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.width = width(n)
+        rows, columns = np.indices((ROOM, self.width), dtype=np.int32)
+        self.spec = EnvironmentSpec(
+            name=f"rooms-chain-{n}-hidden",
+            observation=jax.ShapeDtypeStruct((len(_VIEW) ** 2 * 3,), jnp.float32),
+            action=Discrete(len(MOVES)),
+            horizon=STEPS_PER_ROOM * n,
+            success_return=SUCCESS,
+            n_states=ROOM * self.width,
+            positions=np.stack([rows.ravel(), columns.ravel()], axis=1),
+        )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[HiddenChainState, Float32[Array, "75"]]:
+        """At the left of the first room, with new doors."""
+        doors = jnp.floor(jax.random.uniform(key, (self.n,)) * ROOM).astype(jnp.int32)
+        state = HiddenChainState(jnp.asarray(START_CELL, jnp.int32), doors)
+        return state, self._observe(state)
+
+    def step(
+        self, state: HiddenChainState, action: Int[Array, ""], key: PRNGKeyArray
+    ) -> tuple[HiddenChainState, Float32[Array, "75"], Float32[Array, ""], Bool[Array, ""]]:
+        """One move; into a wall it stays."""
+        ahead = state.cell + jnp.asarray(MOVES)[action]
+        blocked = self._is_wall(state.doors, ahead[0], ahead[1])
+        state = state._replace(cell=jnp.where(blocked, state.cell, ahead))
+        reached = self._is_goal(state.cell[0], state.cell[1])
+        return state, self._observe(state), reached.astype(jnp.float32), reached
+
+    def state_id(self, state: HiddenChainState) -> Int32[Array, ""]:
+        """The cell of the rectangle."""
+        return state.cell[0] * self.width + state.cell[1]
+
+    def _observe(self, state: HiddenChainState) -> Float32[Array, "75"]:
+        rows = (state.cell[0] + jnp.asarray(_VIEW, jnp.int32))[:, None]
+        columns = (state.cell[1] + jnp.asarray(_VIEW, jnp.int32))[None, :]
+        wall = self._is_wall(state.doors, rows, columns)
+        goal = self._is_goal(rows, columns)
+        return jnp.stack([wall, ~wall & ~goal, goal], axis=-1).astype(jnp.float32).ravel()
+
+    def _is_wall(
+        self, doors: Int32[Array, " N"], row: Int32[Array, "*#r"], column: Int32[Array, "*#r"]
+    ) -> Bool[Array, "*r"]:
+        outside = (row < 0) | (row >= ROOM) | (column < 0) | (column >= self.width)
+        door = doors[jnp.clip(column // PITCH, 0, self.n - 1)]
+        return outside | ((column % PITCH == ROOM) & (row != door))
+
+    def _is_goal(self, row: Int32[Array, "*#r"], column: Int32[Array, "*#r"]) -> Bool[Array, "*r"]:
+        return (row == GOAL_ROW) & (column == self.width - 1)
+
+
+def width(n: int) -> int:
+    """Columns of n rooms with the walls between them."""
+    return PITCH * n - 1
+
+
+def door_rows(n: int) -> list[int]:
+    """The row of each of the n - 1 doors: always the same for the same n, never twice running the same."""
+    rows, row = [], START_CELL[0]
+    for shift in np.random.default_rng(n).integers(1, ROOM, size=n - 1):
+        row = (row + int(shift)) % ROOM
+        rows.append(row)
+    return rows
+
+
+def chain_map(n: int, doors: list[int], name: str) -> Map:
+    """n rooms in a row as a map, with the start marked."""
+    cells = np.full((ROOM, width(n)), FLOOR)
+    cells[:, ROOM::PITCH] = WALL
+    for room, row in enumerate(doors):
+        cells[row, room * PITCH + ROOM] = FLOOR
+    cells[START_CELL] = START
+    return Map(name, tuple("".join(row) for row in cells))
+
+
+def one_hot_cell(cell: Int32[Array, "2"], columns: int) -> Float32[Array, " size"]:
+    """The row one-hot, then the column one-hot."""
+    row, column = jax.nn.one_hot(cell[0], ROOM), jax.nn.one_hot(cell[1], columns)
+    return jnp.concatenate([row, column]).astype(jnp.float32)

@@ -1,0 +1,214 @@
+"""From an environment to many endless streams of time steps; one wrapper for each concern.
+
+    AutoReset   one stream: the time limit, and the next episode after each last step
+    Batched     n independent streams, whose first episodes need not end together
+    Statistics  returns, lengths and successes of the episodes that have finished
+
+All are pure: state goes in and comes out, with the same types from `reset` and from `step`, so that a step can be the
+body of a scan; an outer vmap runs several seeds. Letters in shapes: n streams.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
+
+from derex.envs.interface import Environment, NumberedEnvironment
+from derex.types import EnvironmentSpec, TimeStep
+
+
+class StreamState(NamedTuple):
+    """Where a stream is; with a leading axis, where n of them are."""
+
+    environment: Any
+    steps: Int32[Array, "*n"]
+    """steps of this episode so far, as the time limit counts them"""
+    last: Bool[Array, "*n"]
+    """whether the episode has ended, so that the next step begins another"""
+
+
+class AutoReset:
+    """An endless stream of episodes, each cut after `spec.horizon` steps; see `TimeStep` for the convention."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """That of the environment."""
+        return self.env.spec
+
+    def reset(
+        self, key: PRNGKeyArray, elapsed: Int32[Array, ""] | None = None
+    ) -> tuple[StreamState, TimeStep]:
+        """The first step of the first episode.
+
+        Args:
+            key: a PRNG key, used here only.
+            elapsed: where the time limit's counter starts for this one episode, in [0, horizon); None: at 0.
+        """
+        environment, observation = self.env.reset(key)
+        false = jnp.zeros((), bool)
+        state = StreamState(environment, jnp.zeros((), jnp.int32) if elapsed is None else elapsed, false)
+        return state, TimeStep(observation, jnp.float32(0), jnp.float32(1), false, jnp.ones((), bool))
+
+    def step(
+        self, state: StreamState, action: Shaped[Array, "*action"], key: PRNGKeyArray
+    ) -> tuple[StreamState, TimeStep]:
+        """The next step; after a last one it is the first of another episode, whatever the action."""
+        environment, observation, reward, terminated = self.env.step(state.environment, action, key)
+        # The key serves twice, but only one of the two results is kept: each draw that counts is its own.
+        opening = self.env.reset(key)
+        first = state.last
+        environment, observation = jax.tree.map(
+            partial(jnp.where, first), opening, (environment, observation)
+        )
+        steps = jnp.where(first, 0, state.steps + 1)
+        terminated = terminated & ~first
+        truncated = (steps >= self.spec.horizon) & ~terminated & ~first
+        step = TimeStep(
+            observation,
+            reward=jnp.where(first, 0, reward),
+            discount=1 - terminated.astype(jnp.float32),
+            truncated=truncated,
+            first=first,
+        )
+        return StreamState(environment, steps, terminated | truncated), step
+
+    def state_id(self, state: StreamState) -> Int32[Array, ""]:
+        """The number of the environment's state, where states are numbered."""
+        if not isinstance(self.env, NumberedEnvironment) or self.spec.n_states == 0:
+            raise TypeError(
+                f"state_id: the states of {self.spec.name!r} have no numbers. Ask only where spec.n_states > 0."
+            )
+        return self.env.state_id(state.environment)
+
+
+class Batched:
+    """n independent streams, stepped together."""
+
+    def __init__(self, stream: AutoReset, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"n: expected at least one stream, got {n}.")
+        self.stream = stream
+        self.n = n
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """That of each stream's environment."""
+        return self.stream.spec
+
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StreamState, TimeStep]:
+        """The first steps of all streams.
+
+        Args:
+            key: a PRNG key, used here only.
+            stagger: True starts the time limit's counter of each first episode anywhere in [0, horizon), so that
+                streams do not come to their ends, and begin anew, all at the same time.
+        """
+        reset_key, stagger_key = jax.random.split(key)
+        elapsed = jnp.zeros(self.n, jnp.int32)
+        if stagger:
+            elapsed = jax.random.randint(stagger_key, (self.n,), 0, self.spec.horizon, jnp.int32)
+        return jax.vmap(self.stream.reset)(jax.random.split(reset_key, self.n), elapsed)
+
+    def step(
+        self, state: StreamState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
+    ) -> tuple[StreamState, TimeStep]:
+        """The next step of each stream."""
+        return jax.vmap(self.stream.step)(state, actions, jax.random.split(key, self.n))
+
+    def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
+        """The number of each environment's state, where states are numbered."""
+        return jax.vmap(self.stream.state_id)(state)
+
+
+class EpisodeSums(NamedTuple):
+    """Sums over finished episodes, for each stream."""
+
+    episodes: Int32[Array, "*n"]
+    returns: Float32[Array, "*n"]
+    lengths: Int32[Array, "*n"]
+    successes: Int32[Array, "*n"]
+    """episodes that returned at least `spec.success_return`; 0 where success is not defined"""
+
+    def total(self) -> "EpisodeSums":
+        """Summed over the streams, the last axis."""
+        return EpisodeSums(*(field.sum(axis=-1) for field in self))
+
+
+class StatisticsState(NamedTuple):
+    """The streams, the episode that each is in, and the episodes that each has finished."""
+
+    streams: StreamState
+    episode_return: Float32[Array, "*n"]
+    episode_length: Int32[Array, "*n"]
+    sums: EpisodeSums
+
+
+class Statistics:
+    """Streams that count what their finished episodes returned.
+
+    A staggered first episode has less than the whole time limit. It is left out however it ends: to count such
+    episodes only where they ended by themselves would favour the quick ones.
+    """
+
+    def __init__(self, streams: Batched) -> None:
+        self.streams = streams
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """That of each stream's environment."""
+        return self.streams.spec
+
+    @property
+    def n(self) -> int:
+        """Number of streams."""
+        return self.streams.n
+
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StatisticsState, TimeStep]:
+        """The first steps of all streams, nothing counted yet; `stagger` as in `Batched.reset`."""
+        streams, step = self.streams.reset(key, stagger)
+        zero, none = jnp.zeros(self.n, jnp.float32), jnp.zeros(self.n, jnp.int32)
+        return StatisticsState(streams, zero, none, EpisodeSums(none, zero, none, none)), step
+
+    def step(
+        self, state: StatisticsState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
+    ) -> tuple[StatisticsState, TimeStep]:
+        """The next step of each stream, counted."""
+        streams, step = self.streams.step(state.streams, actions, key)
+        episode_return = jnp.where(step.first, 0, state.episode_return + step.reward)
+        episode_length = jnp.where(step.first, 0, state.episode_length + 1)
+        whole = streams.steps == episode_length  # else its time limit had begun before it
+        counted = step.last & whole
+        if self.spec.success_return is None:
+            success = jnp.zeros_like(counted)
+        else:
+            success = counted & (episode_return >= self.spec.success_return)
+        sums = EpisodeSums(
+            state.sums.episodes + counted,
+            state.sums.returns + jnp.where(counted, episode_return, 0),
+            state.sums.lengths + jnp.where(counted, episode_length, 0),
+            state.sums.successes + success,
+        )
+        return StatisticsState(streams, episode_return, episode_length, sums), step
+
+    def state_ids(self, state: StatisticsState) -> Int32[Array, " n"]:
+        """The number of each environment's state, where states are numbered."""
+        return self.streams.state_ids(state.streams)
+
+    def summary(self, state: StatisticsState) -> EpisodeSums:
+        """What has been counted since the reset or since `cleared`, for each stream; `.total()` adds them up."""
+        return state.sums
+
+    def cleared(self, state: StatisticsState) -> StatisticsState:
+        """The same streams with the sums at 0; episodes under way go on and will count whole."""
+        return state._replace(sums=jax.tree.map(jnp.zeros_like, state.sums))
+
+
+def make_streams(env: Environment, n: int) -> Statistics:
+    """n endless streams of the environment with statistics of their episodes."""
+    return Statistics(Batched(AutoReset(env), n))

@@ -1,0 +1,108 @@
+"""What an auxiliary representation is to an agent: a small record of pure functions.
+
+An agent shows it what happened and gets a bonus back; it lets it add a loss to its own. It never asks which one it is.
+A new representation is one file with a function that returns this record, and a line in `METHODS`.
+
+Shapes: B streams, S steps of an unroll, W and H units of the agent's F₁ and F₂.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from derex.networks.encoders import InputSpec
+from derex.networks.histories import Embedded
+from derex.types import Trajectories
+
+
+class Sizes(NamedTuple):
+    """What a representation has to know to be built."""
+
+    observation: tuple[InputSpec, ...]
+    """the parts of an observation, in the order of the tree's leaves"""
+    action: int
+    """numbers that encode an action"""
+    embedding: int
+    """units W of the agent's F₁"""
+    belief: int
+    """units H of the agent's F₂"""
+    streams: int
+    """B"""
+
+
+class View(NamedTuple):
+    """An unroll as the agent sees it. Gradients flow into F₁ and F₂ where the agent trains, and nowhere else."""
+
+    trajectories: Trajectories
+    embedded: Embedded
+    """F₁(O_t), once with the previous action (`history`) and once without (`test`)"""
+    beliefs: Float[Array, "B S H"]
+    """b_t"""
+
+
+class RepresentationState(NamedTuple):
+    """All that a representation keeps."""
+
+    joint: Any
+    """networks trained with the agent, by its optimiser, through `auxiliary`"""
+    own: Any
+    """networks trained by themselves, in `observe`, with the state of their optimiser"""
+    tracked: Any
+    """running statistics"""
+    memory: Any
+    """of each stream, from unroll to unroll: arrays that begin with B"""
+
+
+class BonusUse(NamedTuple):
+    """What the agent does with the bonus, once it is divided by its running deviation."""
+
+    lambda_b: float = 0.0
+    """its weight in R + λ_b Bonus; 0: none"""
+    centred: bool = True
+    """subtract the unroll's mean: otherwise staying alive is itself worth a lot"""
+
+
+class Representation(NamedTuple):
+    """The record."""
+
+    init: Callable[[PRNGKeyArray, Sizes], RepresentationState]
+    """before anything is seen"""
+    auxiliary: Callable[[Any, View, PRNGKeyArray], tuple[Float[Array, ""], Any]]
+    """(joint, view, key) -> a loss to add to the agent's, and what it saw, for `track`"""
+    track: Callable[[RepresentationState, Any], RepresentationState]
+    """takes what `auxiliary` saw into the running statistics"""
+    observe: Callable[
+        [RepresentationState, View, PRNGKeyArray], tuple[RepresentationState, Float[Array, "B S"]]
+    ]
+    """(state, a fresh unroll, key) -> the state after learning from it by itself, and the bonus of every step"""
+    report: Callable[[RepresentationState], dict[str, Array]]
+    """numbers worth watching: scalars, and "spectrum" (k,) where there is one"""
+    use: BonusUse = BonusUse()
+    """how the bonus enters the reward"""
+
+
+@runtime_checkable
+class Form(Protocol):
+    """Plain options of a representation (a frozen dataclass), from which the record is built."""
+
+    def build(self) -> Representation: ...
+
+
+def no_bonus(view: View) -> Float[Array, "B S"]:
+    """Nothing is rare."""
+    return jnp.zeros(view.trajectories.shape)
+
+
+def no_auxiliary(joint: Any, view: View, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
+    """Nothing is trained with the agent."""
+    return jnp.zeros(()), None
+
+
+def track_nothing(state: RepresentationState, seen: Any) -> RepresentationState:
+    """Nothing was seen."""
+    return state

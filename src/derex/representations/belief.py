@@ -1,0 +1,109 @@
+"""De-Rex and graph drawing on the agent's own belief, trained with it: the paper's form (Section 6, appendix B, C).
+
+f reads a projection of b_t = F₂(h_t), g the reverse LSTM over the agent's own embeddings F₁. The loss is added to the
+agent's with weight w_loss, so that F₁ and F₂ learn from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from derex.decomposition.normalisation import Statistics
+from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd, halves_of, read_pairs
+from derex.networks.histories import Embedded, Head, at_each_step
+from derex.networks.recurrent import LSTM
+from derex.representations.base import BonusUse, Representation, RepresentationState, Sizes, View
+from derex.representations.decomposed import Decomposition
+
+
+class Readers(eqx.Module):
+    """f on beliefs, g on what the reverse LSTM F₃ makes of futures."""
+
+    f: Any
+    g: Any
+    reverse: LSTM | None
+
+
+class Itself(eqx.Module):
+    """No projection: f(b) = b."""
+
+    def __call__(self, belief: Float[Array, " H"]) -> Float[Array, " H"]:
+        return belief
+
+
+def tests_of(embedded: Embedded, actions: bool) -> Embedded:
+    """The agent's embeddings, tests with the actions along them or observations alone."""
+    return Embedded(embedded.history, embedded.history) if actions else embedded
+
+
+@dataclass(frozen=True)
+class BeliefForm:
+    """What is decomposed, and how it weighs in the agent's loss."""
+
+    decomposition: Decomposition = field(default_factory=Decomposition)
+    lambda_b: float = 1.0
+    """λ_b: weight of the bonus; 0: none"""
+    centre_bonus: bool = True
+    """subtract the unroll's mean from the bonus"""
+    weight: float = 0.01
+    """w_loss"""
+    tests: int | str = 8
+    """longest test, or "to-end": of what the unroll holds of the episode"""
+    test_actions: bool = True
+    """whether tests hold their actions"""
+    projection: bool = True
+    """False puts the loss directly on b_t (the paper's ablation); then k is the width of the core"""
+
+    def future(self) -> Future:
+        """What histories are paired with."""
+        if self.decomposition.tied:
+            return NextHistory()
+        return TestsToEnd() if isinstance(self.tests, str) else BoundedTests(self.tests)
+
+    def build(self) -> Representation:
+        """The record."""
+        use = BonusUse(self.lambda_b, self.centre_bonus)
+        return Representation(self._init, self._auxiliary, self._track, self._observe, self._report, use)
+
+    def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
+        f_key, g_key, reverse_key = jax.random.split(key, 3)
+        k = self.decomposition.k
+        if not self.projection and k != sizes.belief:
+            raise ValueError(
+                f"projection: without it f is the belief itself, so k must be the width of the core; got k = {k} and "
+                f"width {sizes.belief}."
+            )
+        f = Head(sizes.belief, k, key=f_key) if self.projection else Itself()
+        if self.decomposition.tied:
+            return RepresentationState(Readers(f, None, None), None, self.decomposition.initial(), None)
+        g = Head(sizes.belief, k, key=g_key)
+        reverse = LSTM(sizes.embedding, sizes.belief, key=reverse_key)
+        return RepresentationState(Readers(f, g, reverse), None, self.decomposition.initial(), None)
+
+    def _auxiliary(
+        self, joint: Readers, view: View, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], Statistics]:
+        future = self.future()
+        embedded = tests_of(view.embedded, self.test_actions)
+        phase = future.draw(key, *view.trajectories.shape)
+        pairs = read_pairs(joint, future, embedded, view.beliefs, view.trajectories, phase)
+        estimate = self.decomposition.loss(*halves_of(*pairs))
+        return self.weight * estimate.loss, estimate.statistics
+
+    def _track(self, state: RepresentationState, seen: Statistics) -> RepresentationState:
+        return state._replace(tracked=self.decomposition.track(state.tracked, seen))
+
+    def _observe(
+        self, state: RepresentationState, view: View, key: PRNGKeyArray
+    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+        f = at_each_step(state.joint.f, view.beliefs)
+        return state, self.decomposition.bonus(f, state.tracked)
+
+    def _report(self, state: RepresentationState) -> dict[str, Array]:
+        return self.decomposition.report(state.tracked)

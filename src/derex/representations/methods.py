@@ -1,0 +1,56 @@
+"""The methods by name: each a form, or several, with its options.
+
+A user's own method is a frozen dataclass with `build() -> Representation`, named as `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+from derex.representations.base import Form
+from derex.representations.belief import BeliefForm
+from derex.representations.decomposed import Decomposition
+from derex.representations.histories import HistoriesForm
+from derex.representations.none import NoForm
+from derex.representations.rnd import RndForm
+from derex.representations.states import StatesForm
+
+METHODS: dict[str, dict[str, Form]] = {
+    "vmpo": {"": NoForm()},
+    "laplacian": {"belief": BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0)},
+    "rnd": {"": RndForm()},
+    "derex-rep": {"belief": BeliefForm(lambda_b=0.0)},
+    "derex": {"histories": HistoriesForm(), "states": StatesForm(), "belief": BeliefForm()},
+}
+"""for each method its forms, the default first"""
+
+
+def find_form(method: str, form: str = "") -> Form:
+    """The options of a method, as its name and perhaps the name of its form ask for."""
+    if ":" in method:
+        return _own(method)
+    if method not in METHODS:
+        close = difflib.get_close_matches(method, METHODS, n=1)
+        hint = f" Perhaps you meant {close[0]!r}." if close else ""
+        raise ValueError(
+            f"method: expected one of {', '.join(METHODS)}, or your own as package.module:Class; got {method!r}.{hint}"
+        )
+    forms = METHODS[method]
+    if form and form not in forms:
+        known = ", ".join(name for name in forms if name) or "none"
+        raise ValueError(f"form: {method} has the forms {known}; got {form!r}.")
+    return forms[form] if form else next(iter(forms.values()))
+
+
+def _own(path: str) -> Form:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"method: {path!r} could not be imported as package.module:Class: {error}."
+        ) from error
+    if not isinstance(found, Form):
+        raise ValueError(f"method: {path!r} has no build() that returns a Representation.")
+    return found

@@ -1,0 +1,128 @@
+"""Random network distillation (Burda et al. 2019; appendix C): rare is what a predictor of a random network gets wrong.
+
+Bonus: the mean squared error on the observation, before the predictor has learnt from it. Observations are
+standardised by running statistics and clipped, as in the original.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+from derex.networks.encoders import MLP
+from derex.networks.fixed import Fixed
+from derex.networks.histories import at_each_step
+from derex.representations.base import (
+    BonusUse,
+    Representation,
+    RepresentationState,
+    Sizes,
+    View,
+    no_auxiliary,
+    track_nothing,
+)
+from derex.representations.own import OwnTraining
+
+OBSERVATION_CLIP = 5.0
+
+
+class ObservationMoments(NamedTuple):
+    """Of every number of an observation, over all observations seen so far."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " size"]
+    square: Float[Array, " size"]
+    """sum of squared deviations"""
+
+
+class Distillation(eqx.Module):
+    """The predictor, and the random network that it imitates."""
+
+    predictor: MLP
+    target: Fixed
+
+
+@dataclass(frozen=True)
+class RndForm:
+    """Both networks and how the predictor is trained."""
+
+    k: int = 64
+    """outputs"""
+    lambda_b: float = 1.0
+    """λ_b: weight of the bonus; 0: none"""
+    centre_bonus: bool = True
+    """subtract the unroll's mean from the bonus"""
+    width: int = 128
+    training: OwnTraining = field(default_factory=lambda: OwnTraining(steps=4, learning_rate=1e-4))
+    normalise: bool = True
+    """standardise observations by running statistics"""
+
+    def build(self) -> Representation:
+        """The record."""
+        use = BonusUse(self.lambda_b, self.centre_bonus)
+        return Representation(self._init, no_auxiliary, track_nothing, self._observe, self._report, use)
+
+    def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
+        target_key, predictor_key = jax.random.split(key)
+        size = sum(math.prod(part.shape) for part in sizes.observation)
+        target = MLP(size, self.k, width=self.width, depth=2, key=target_key)
+        predictor = MLP(size, self.k, width=self.width, depth=2, key=predictor_key)
+        moments = ObservationMoments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+        networks = Distillation(predictor, Fixed(target))
+        return RepresentationState(None, self.training.begin(networks), moments, None)
+
+    def _observe(
+        self, state: RepresentationState, view: View, key: PRNGKeyArray
+    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+        """Say what is rare in the unroll, then learn from it."""
+        rows = _flattened(view.trajectories.observation, view.trajectories.shape)
+        moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the unroll before
+        rows = _standardised(rows, moments) if self.normalise else rows
+        bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
+
+        def loss(networks: Distillation, chosen: Array, key: PRNGKeyArray):
+            return jnp.mean(_errors(networks, rows[chosen])), None
+
+        def track(tracked: Any, seen: Any) -> Any:
+            return tracked
+
+        own, moments = self.training.run(state.own, moments, loss, track, len(rows), key)
+        return RepresentationState(None, own, moments, None), bonus
+
+    def _report(self, state: RepresentationState) -> dict[str, Array]:
+        return {}
+
+
+def _errors(networks: Distillation, rows: Float[Array, "B T size"]) -> Float[Array, "B T k"]:
+    return jnp.square(at_each_step(networks.predictor, rows) - at_each_step(networks.target.value, rows))
+
+
+def _flattened(observation: Any, batch: tuple[int, int]) -> Float[Array, "B T size"]:
+    parts = [leaf.reshape(*batch, -1).astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate(parts, axis=-1)
+
+
+def _including(moments: ObservationMoments, rows: Float[Array, "B T size"]) -> ObservationMoments:
+    """Chan's update: the moments of what was seen before and of these rows together."""
+    added = jnp.asarray(rows.shape[0] * rows.shape[1], jnp.float32)
+    mean = jnp.mean(rows, axis=(0, 1))
+    square = jnp.sum(jnp.square(rows - mean), axis=(0, 1))
+    count = moments.count + added
+    delta = mean - moments.mean
+    return ObservationMoments(
+        count,
+        moments.mean + delta * added / count,
+        moments.square + square + jnp.square(delta) * moments.count * added / count,
+    )
+
+
+def _standardised(rows: Float[Array, "B T size"], moments: ObservationMoments) -> Float[Array, "B T size"]:
+    spread = jnp.sqrt(moments.square / jnp.maximum(moments.count, 1.0)) + 1e-8
+    return jnp.clip((rows - moments.mean) / spread, -OBSERVATION_CLIP, OBSERVATION_CLIP)

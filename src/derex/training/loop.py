@@ -1,0 +1,132 @@
+"""The training loop: the paper's algorithm, many iterations to a compiled call, all seeds side by side.
+
+Everything is written for one global batch: under `jax.jit` on sharded arrays the top half of the advantages, the batch
+statistics, Σ̂ and the two halves of double sampling are those of all streams, wherever they are (`training.mesh`).
+
+Shapes: B streams, n numbered states; with several seeds every array of a state has their axis in front.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from derex.agents.acting import Actor, Rollout, begin, unroll
+from derex.agents.config import AgentConfig
+from derex.agents.distributions import Policy, policy_for
+from derex.agents.learning import Learner, begin_learning, judge, learn, reward_streams
+from derex.agents.network import AgentNetwork, parts_of
+from derex.representations.base import Representation, RepresentationState, Sizes
+
+
+class Tally(NamedTuple):
+    """What is added up between two looks: its size does not grow with their distance."""
+
+    iterations: Int[Array, ""]
+    numbers: dict[str, Array]
+    visits: Float[Array, " n"]
+    """how often each numbered state was seen"""
+    bonuses: Float[Array, " n"]
+    """the bonuses it got"""
+
+
+class TrainState(NamedTuple):
+    """All that training changes."""
+
+    actor: Actor
+    learner: Learner
+    representation: RepresentationState
+    tally: Tally
+    key: PRNGKeyArray
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """Environment, agent and representation, joined."""
+
+    streams: Any  # a `Streams`
+    representation: Representation
+    config: AgentConfig
+
+    @property
+    def policy(self) -> Policy:
+        """The kind of policy that the environment's actions ask for."""
+        return policy_for(self.streams.spec.action)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the representation has to know."""
+        observation = parts_of(self.streams.spec.observation)
+        width = self.config.width
+        return Sizes(observation, self.policy.width, width, width, self.streams.n)
+
+    def begin(self, key: PRNGKeyArray) -> TrainState:
+        """Before the first step."""
+        network_key, representation_key, actor_key, key = jax.random.split(key, 4)
+        config, policy, sizes = self.config, self.policy, self.sizes
+        values = 2 if config.two_values else 1
+        network = AgentNetwork(
+            sizes.observation, sizes.action, policy.size, values, config.core, config.width, key=network_key
+        )
+        representation = self.representation.init(representation_key, sizes)
+        learner = begin_learning(config, policy, network, representation.joint)
+        actor = begin(network, policy, self.streams, actor_key)
+        states = jnp.zeros(max(self.streams.spec.n_states, 1))
+        empty = Tally(jnp.zeros((), jnp.int32), {}, states, states)
+        state = TrainState(actor, learner, representation, empty, key)
+        numbers = jax.eval_shape(self.iterate, state).tally.numbers
+        return state._replace(tally=empty._replace(numbers={name: jnp.zeros(()) for name in numbers}))
+
+    def iterate(self, state: TrainState) -> TrainState:
+        """One iteration: act, let the representation learn and say what is rare, learn from reward and bonus."""
+        key, acting, observing, learning = jax.random.split(state.key, 4)
+        config, policy, representation = self.config, self.policy, self.representation
+        network = state.learner.trained.network
+
+        actor, rollout = unroll(network, policy, self.streams, state.actor, acting, config.unroll)
+        view = network(rollout.trajectories, rollout.memory).view
+        represented, bonus = representation.observe(state.representation, view, observing)
+        learner, rewards = reward_streams(config, state.learner, rollout, bonus, representation.use)
+        judged = judge(config, rollout, rewards)
+        learner, represented, numbers = learn(
+            config, policy, representation, learner, represented, judged, learning
+        )
+
+        numbers |= {"bonus": jnp.mean(bonus)}
+        tally = _counted(state.tally, rollout, bonus, numbers)
+        return TrainState(actor, learner, represented, tally, key)
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def begin_seeds(self, seeds: tuple[int, ...]) -> TrainState:
+        """One state for each seed, side by side."""
+        return jax.vmap(lambda seed: self.begin(jax.random.key(seed)))(jnp.asarray(seeds))
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def advance(self, state: TrainState, iterations: Int[Array, ""] | int) -> TrainState:
+        """Many iterations of all seeds; any number of them, compiled once."""
+        step = jax.vmap(self.iterate)
+        return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
+
+    def clear(self, state: TrainState) -> TrainState:
+        """A fresh tally."""
+        actor = state.actor._replace(environment=self.streams.cleared(state.actor.environment))
+        return state._replace(actor=actor, tally=jax.tree.map(jnp.zeros_like, state.tally))
+
+
+def _counted(tally: Tally, rollout: Rollout, bonus: Float[Array, "B S"], numbers: dict[str, Array]) -> Tally:
+    """The tally with one more iteration in it."""
+    added = {name: tally.numbers.get(name, jnp.zeros(())) + value for name, value in numbers.items()}
+    tally = tally._replace(iterations=tally.iterations + 1, numbers=added)
+    if rollout.state_id is None:
+        return tally
+    places = rollout.state_id[:, 1:].reshape(-1)  # step 0 was the last of the unroll before
+    return tally._replace(
+        visits=tally.visits.at[places].add(1.0),
+        bonuses=tally.bonuses.at[places].add(bonus[:, 1:].reshape(-1)),
+    )

@@ -1,0 +1,273 @@
+"""What every registered environment promises, alone and as streams: one suite for all."""
+
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from derex.envs import Environment, make, make_streams, names
+from derex.envs.interface import NumberedEnvironment
+from derex.types import Box, Discrete
+
+EXAMPLES = (
+    "rooms-chain-1",
+    "rooms-chain-2",
+    "rooms-chain-2-hidden",
+    "four-rooms",
+    "four-rooms-pixels",
+    "four-rooms-hidden",
+    "key-rooms-2",
+    "deep-sea-4",
+    "catch",
+    "cartpole",
+    "recall-2",
+    "pendulum",
+    "point-mass",
+)
+SEEN_WHOLE = ("rooms-chain-1", "rooms-chain-2", "four-rooms", "four-rooms-pixels", "key-rooms-2", "deep-sea-4")
+SEEDS, STREAMS = 2, 6
+
+
+def test_every_pattern_has_an_example():
+    patterns = [re.sub("[NL]$|[NL](?=-)", r"\\d+", name) for name in names()]
+    for pattern in patterns:
+        assert any(re.fullmatch(pattern, example) for example in EXAMPLES), pattern
+
+
+def random_actions(key, spec, n):
+    if isinstance(spec.action, Discrete):
+        return jax.random.randint(key, (n,), 0, spec.action.n)
+    low, high = spec.action.low, spec.action.high
+    return jax.random.uniform(key, (n, spec.action.size), minval=low, maxval=high)
+
+
+def unroll(streams, key, steps, stagger=True):
+    """All time steps (T + 1, n), the reset's first, the states' numbers, and the first and last states."""
+    numbered = streams.spec.n_states > 0
+
+    def numbers(state):
+        return streams.state_ids(state) if numbered else jnp.zeros(streams.n, jnp.int32)
+
+    def step(state, key):
+        action_key, step_key = jax.random.split(key)
+        state, seen = streams.step(state, random_actions(action_key, streams.spec, streams.n), step_key)
+        return state, (seen, numbers(state))
+
+    reset_key, *keys = jax.random.split(key, steps + 1)
+    begin, seen = streams.reset(reset_key, stagger)
+    end, rest = jax.lax.scan(step, begin, jnp.stack(keys))
+    whole = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), (seen, numbers(begin)), rest)
+    return *whole, begin, end
+
+
+@pytest.fixture(params=EXAMPLES, scope="module")
+def env(request):
+    return make(request.param)
+
+
+@pytest.fixture(scope="module")
+def record(env):
+    """Two seeds of six streams, walked at random for a little more than two time limits."""
+    streams = make_streams(env, STREAMS)
+    steps = 2 * env.spec.horizon + 10
+    run = jax.jit(jax.vmap(lambda key: unroll(streams, key, steps)))
+    keys = jax.random.split(jax.random.key(0), SEEDS)
+    seen, ids, begin, end = jax.tree.map(np.asarray, run(keys))
+    last = (seen.discount == 0) | seen.truncated
+    again = jax.tree.map(np.asarray, run(keys))
+    return SimpleNamespace(
+        env=env, streams=streams, seen=seen, ids=ids, begin=begin, end=end, last=last, again=again, keys=keys
+    )
+
+
+def episodes(record):
+    """(seed, stream, time of the first step, time of the last step) of the episodes that finished."""
+    for seed, stream in np.ndindex(SEEDS, STREAMS):
+        begins = np.flatnonzero(record.seen.first[seed, :, stream])
+        ends = np.flatnonzero(record.last[seed, :, stream])
+        yield from ((seed, stream, int(begins[i]), int(end)) for i, end in enumerate(ends))
+
+
+def types(tree):
+    return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(tree)]
+
+
+def test_it_is_an_environment(env):
+    assert isinstance(env, Environment)
+    assert env.spec.horizon >= 1
+    assert isinstance(env, NumberedEnvironment) == (env.spec.n_states > 0)
+    if env.spec.n_states:
+        assert env.spec.positions.shape == (env.spec.n_states, 2)
+        assert env.spec.positions.min() >= 0
+    else:
+        assert env.spec.positions is None
+
+
+def test_the_name_makes_it_again(env):
+    again = make(env.spec.name)
+    assert type(again) is type(env)
+    assert again.spec._replace(positions=None) == env.spec._replace(positions=None)
+
+
+def test_types_of_one_episode(env):
+    """Observations are as the specification says, and a step returns what a reset returns, to the weak type."""
+    key = jax.random.key(0)
+    state, observation = jax.eval_shape(env.reset, key)
+    action = jax.tree.map(lambda leaf: leaf[0], random_actions(key, env.spec, 1))
+    after = jax.eval_shape(env.step, state, action, key)
+    assert types(observation) == types(env.spec.observation) == types(after[1])
+    assert jax.tree.structure(observation) == jax.tree.structure(env.spec.observation)
+    assert types(state) == types(after[0])
+    assert types(after[2]) == [((), jnp.float32, False)]
+    assert types(after[3]) == [((), jnp.bool_, False)]
+
+
+@pytest.mark.parametrize("stagger", [True, False])
+def test_types_of_the_streams_are_stable(env, stagger):
+    streams = make_streams(env, 3)
+    key = jax.random.key(0)
+    state, step = jax.eval_shape(lambda key: streams.reset(key, stagger), key)
+    after = jax.eval_shape(streams.step, state, random_actions(key, env.spec, 3), key)
+    assert types((state, step)) == types(after)
+    assert jax.tree.structure((state, step)) == jax.tree.structure(after)
+    assert not any(weak for _, _, weak in types(after))
+    assert [leaf.dtype for leaf in (step.reward, step.discount, step.truncated, step.first)] == [
+        jnp.float32,
+        jnp.float32,
+        jnp.bool_,
+        jnp.bool_,
+    ]
+
+
+def test_equal_keys_give_equal_streams(record):
+    same = jax.tree.map(
+        np.array_equal, (record.seen, record.ids, record.begin, record.end), tuple(record.again)
+    )
+    assert jax.tree.all(same)
+    assert not np.array_equal(record.begin.streams.steps[0], record.begin.streams.steps[1])
+
+
+def test_one_seed_alone_is_the_same_as_among_several(record):
+    """Also without jit around the scan. Compared over the first steps: rounding may differ, and grows."""
+    seen, ids, _, _ = unroll(record.streams, record.keys[1], 12)
+    for alone, among in zip(jax.tree.leaves(seen), jax.tree.leaves(record.seen), strict=True):
+        np.testing.assert_allclose(np.asarray(alone), among[1, :13], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(ids, record.ids[1, :13])
+
+
+def test_observations_are_within_the_specification(record):
+    expected = (SEEDS, len(record.seen.first[0]), STREAMS)
+    leaves = zip(
+        jax.tree.leaves(record.seen.observation), jax.tree.leaves(record.env.spec.observation), strict=True
+    )
+    for leaf, spec in leaves:
+        assert leaf.shape == (*expected, *spec.shape)
+        assert leaf.dtype == spec.dtype
+        assert np.all(np.isfinite(leaf))
+
+
+def test_first_steps_follow_last_ones_and_nothing_else(record):
+    seen = record.seen
+    assert seen.first[:, 0].all()
+    np.testing.assert_array_equal(seen.first[:, 1:], record.last[:, :-1])
+    assert record.last.any(axis=1).all()  # each stream has finished an episode, so all of this says something
+    assert not np.any(seen.first & record.last)
+
+
+def test_rewards_and_discounts(record):
+    seen = record.seen
+    assert np.all(np.isfinite(seen.reward))
+    assert np.all(seen.reward[seen.first] == 0)
+    assert np.all(seen.discount[seen.first] == 1)
+    assert set(np.unique(seen.discount)) <= {0.0, 1.0}
+    assert not np.any(seen.truncated & (seen.discount == 0))
+
+
+def test_episodes_are_cut_at_the_time_limit_exactly(record):
+    horizon = record.env.spec.horizon
+    for seed, stream, begin, end in episodes(record):
+        elapsed = int(record.begin.streams.steps[seed, stream]) if begin == 0 else 0
+        steps = elapsed + end - begin
+        terminated = record.seen.discount[seed, end, stream] == 0
+        assert steps <= horizon
+        assert terminated or steps == horizon
+        assert record.seen.truncated[seed, end, stream] == (not terminated)
+
+
+def test_tasks_that_end_by_themselves_are_never_cut(record):
+    """Deep sea, catch and recall last as long as their rules say; only staggering cuts their first episodes."""
+    if record.env.spec.name not in ("deep-sea-4", "catch", "recall-2"):
+        pytest.skip("has a time limit")
+    whole = [(seed, stream, begin, end) for seed, stream, begin, end in episodes(record) if begin > 0]
+    assert len(whole) > 0
+    for seed, stream, begin, end in whole:
+        assert end - begin == record.env.spec.horizon
+        assert record.seen.discount[seed, end, stream] == 0
+
+
+def test_staggering(env):
+    streams = make_streams(env, 64)
+    state, step = streams.reset(jax.random.key(3), stagger=True)
+    elapsed = np.asarray(state.streams.steps)
+    assert elapsed.min() >= 0
+    assert elapsed.max() < env.spec.horizon
+    assert len(np.unique(elapsed)) > min(env.spec.horizon, 64) / 3
+    assert bool(step.first.all())
+    state, _ = streams.reset(jax.random.key(3), stagger=False)
+    assert not np.any(state.streams.steps)
+
+
+def test_statistics_are_those_counted_by_hand(record):
+    threshold = record.env.spec.success_return
+    expected = np.zeros((4, SEEDS, STREAMS))
+    for seed, stream, begin, end in episodes(record):
+        if begin == 0 and record.begin.streams.steps[seed, stream] > 0:
+            continue
+        total = record.seen.reward[seed, begin + 1 : end + 1, stream].sum(dtype=np.float64)
+        expected[:, seed, stream] += [1, total, end - begin, total >= threshold]
+    assert expected[0].sum() > 0
+    sums = record.end.sums
+    np.testing.assert_array_equal(sums.episodes, expected[0])
+    np.testing.assert_allclose(sums.returns, expected[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(sums.lengths, expected[2])
+    np.testing.assert_array_equal(sums.successes, expected[3])
+
+
+def test_states_have_numbers_within_range(record):
+    if not record.env.spec.n_states:
+        with pytest.raises(TypeError, match="have no numbers"):
+            record.streams.state_ids(record.streams.reset(jax.random.key(0))[0])
+        return
+    assert record.ids.min() >= 0
+    assert record.ids.max() < record.env.spec.n_states
+    assert len(np.unique(record.ids[record.seen.first])) == 1  # all of these start in one place
+    here = record.env.spec.positions[record.ids]
+    moved = np.abs(np.diff(here, axis=1)).sum(axis=-1)
+    inside = ~record.seen.first[:, 1:] & (record.seen.discount[:, 1:] == 1)
+    assert moved[inside].max() <= (2 if record.env.spec.name.startswith("deep-sea") else 1)
+
+
+def test_numbers_and_observations_are_one_to_one(record):
+    """Where nothing is hidden: the same number, the same observation, and different numbers, different ones."""
+    if record.env.spec.name not in SEEN_WHOLE:
+        pytest.skip("not every state shows itself")
+    ids = record.ids.ravel()
+    rows = record.seen.observation.reshape(len(ids), -1)
+    known, places = np.unique(ids, return_index=True)
+    assert len(known) > 4
+    assert len(np.unique(rows[places], axis=0)) == len(known)
+    np.testing.assert_array_equal(rows, rows[places][np.searchsorted(known, ids)])
+
+
+def test_boxes_are_clipped(env):
+    if not isinstance(env.spec.action, Box):
+        pytest.skip("actions are numbers")
+    key = jax.random.key(0)
+    state, _ = env.reset(key)
+    far, edge = (env.step(state, jnp.full(env.spec.action.size, size), key) for size in (7.0, 1.0))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), far, edge))
+    inside = env.step(state, jnp.full(env.spec.action.size, 0.5), key)
+    assert float(inside[2]) != float(edge[2])
