@@ -173,7 +173,7 @@ def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
         (("demmo",), "there is no command 'demmo'. Perhaps you meant: derex demo"),
         (("tabluar",), "Perhaps you meant: derex reproduce tabular"),
         (("--verison",), "there is no option '--verison'. Perhaps you meant: derex --version"),
-        (("qqq",), "Commands: demo, reproduce, doctor."),
+        (("qqq",), "Commands: demo, reproduce, train, doctor."),
         (
             ("reproduce", "tabluar"),
             "there is no study 'tabluar'. Perhaps you meant: derex reproduce tabular.",

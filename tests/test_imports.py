@@ -20,13 +20,14 @@ CHAIN = ("types", "decomposition", "networks", "representations", "agents", "tra
 
 RULES: dict[str, set[str]] = {
     **{room: set(CHAIN[:place]) for place, room in enumerate(CHAIN)},
+    "training": {*CHAIN[:-1], "envs", "report"},
     "_version": set(),
     "envs": {"types"},
     "estimators": {"types", "decomposition", "networks"},
     "report": set(),
     "experiments": {*CHAIN, "estimators", "envs", "report"},
     "doctor": {"decomposition", "estimators", "envs", "report"},
-    "cli": {"experiments", "doctor"},
+    "cli": {"experiments", "training", "doctor"},
     "__init__": {"types", "decomposition", "estimators"},
 }
 ANYBODY = {"_version"}

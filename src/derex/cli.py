@@ -9,6 +9,7 @@ Exit codes: 0 done; 1 `derex doctor` found something broken; 2 bad input; 130 st
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import sys
 import textwrap
@@ -67,6 +68,7 @@ DEMO = ("tabular", "pixels")
 COMMANDS: dict[str, str] = {
     "demo": "Figures 2 and 3 of the paper, quick: numbers, pictures, pages to open",
     "reproduce": "one study in full, or short with --quick",
+    "train": "an agent on an environment, several seeds side by side",
     "doctor": "versions, devices, optional suites; does compilation work?",
 }
 
@@ -83,6 +85,14 @@ class Demo:
 
     out: Path = Path("results/demo")
     """folder for the results; each study gets its own inside"""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What decides which other options `derex train` has."""
+
+    method: str = "derex"
+    form: str = ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +123,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise UsageError(_unknown_command(command))
-    return {"demo": _demo, "reproduce": _reproduce, "doctor": _doctor}[command](rest)
+    return {"demo": _demo, "reproduce": _reproduce, "train": _train, "doctor": _doctor}[command](rest)
 
 
 def _reproduce(arguments: list[str]) -> int:
@@ -142,6 +152,33 @@ def _demo(arguments: list[str]) -> int:
     return 0
 
 
+def _train(arguments: list[str]) -> int:
+    """`derex train --env NAME --out DIR [options]`; the options of the method depend on which it is."""
+    import tyro
+
+    from derex.training.config import config_type
+    from derex.training.progress import TrainProgress
+    from derex.training.run import train
+
+    chosen, _ = tyro.cli(Selection, args=arguments, add_help=False, return_unknown_args=True)
+    examples = (
+        "derex train --env rooms-chain-8 --method derex --steps 1e7 --seeds 3 --out runs/derex",
+        "derex train --env catch --method vmpo --agent.width 64 --out runs/catch",
+        "derex train --method derex --form states --help",
+    )
+    config = parse(config_type(chosen.method, chosen.form), arguments, "derex train", examples, pairs=True)
+    steps = config.iterations * config.iteration_steps
+    with TrainProgress(f"{config.env} {config.method}", steps, config.seeds) as progress:
+        result = train(config, progress)
+    columns = {"seed": "seed", "step": "step", "return": "return", "success": "success"}
+    columns |= {"steps_per_second": "steps/s, all seeds"}
+    rows = [[_cell(line[name]) for name in columns] for line in result.final]
+    _print_table(list(columns.values()), rows)
+    print(f"\nCompiled in {result.compile_seconds:.0f} s, trained in {result.seconds:.0f} s; results in")
+    print(f"  {result.out}")
+    return 0
+
+
 def _doctor(arguments: list[str]) -> int:
     """`derex doctor [--json]`."""
     from derex import doctor
@@ -151,18 +188,26 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def parse(
-    config: type, arguments: list[str], command: str, examples: tuple[str, ...], summary: str | None = None
+    config: type,
+    arguments: list[str],
+    command: str,
+    examples: tuple[str, ...],
+    summary: str | None = None,
+    pairs: bool = False,
 ) -> Any:
-    """Fill the dataclass `config` from the arguments; `--help` prints its fields, then the examples."""
+    """Fill the dataclass `config` from the arguments; `--help` prints its fields, then the examples.
+
+    With `pairs` each flag can be given as --x and as --no-x.
+    """
     import tyro
 
     try:
         return tyro.cli(
             config,
             prog=command,
-            description=config.__doc__ or summary,
+            description=inspect.cleandoc(config.__doc__) if config.__doc__ else summary,
             args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
+            config=() if pairs else (tyro.conf.FlagCreatePairsOff,),
         )
     except SystemExit as stop:
         if not stop.code and {"-h", "--help"} & set(arguments):
@@ -214,6 +259,11 @@ def _print_table(columns: list[str], rows: list[list[str]]) -> None:
     Console(width=sum(widths) + 2 * len(columns)).print(table)
 
 
+def _cell(value: int | float | None) -> str:
+    """A number as it is printed; a dash for none."""
+    return "–" if value is None else f"{value:,.4g}" if isinstance(value, float) else f"{value}"
+
+
 def _column_widths(columns: list[str], rows: list[list[str]], room: int) -> list[int]:
     """Widths that sum to `room` or less where that leaves each column its cells, or 10 characters of them."""
     cells = [max(len(row[place]) for row in rows) for place in range(len(columns))]
@@ -241,7 +291,14 @@ def main_help() -> str:
             "",
             "DEREX_TRACEBACK=1 in the environment shows where an error came from.",
             "",
-            _examples(("derex doctor", "derex demo", "derex reproduce tabular --quick")),
+            _examples(
+                (
+                    "derex doctor",
+                    "derex demo",
+                    "derex train --env rooms-chain-8 --steps 1e6 --out runs/first",
+                    "derex reproduce tabular --quick",
+                )
+            ),
         ]
     )
 

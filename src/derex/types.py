@@ -5,7 +5,7 @@ Letters in shapes: B trajectories side by side, T steps, n distinct observations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Int32, Shaped
 
 NO_ACTION = -1  # "previous action" of the first step of an episode, where actions are numbers
+MOST_ACTIONS = 2**20  # numbers of actions are smaller
 
 
 class Transitions(NamedTuple):
@@ -72,40 +73,27 @@ class Trajectories(NamedTuple):
         return Trajectories(chosen, self.previous_action[index], self.first[index], self.valid[index])
 
     @classmethod
-    def from_episodes(cls, observations: Sequence[Any], actions: Sequence[Any]) -> Trajectories:
+    def from_episodes(cls, observations: Iterable[Any], actions: Iterable[Any]) -> Trajectories:
         """Whole episodes of any lengths, one a row, padded to the longest.
 
         Args:
-            observations: for each episode a pytree of arrays (T_i + 1, …): o_0, …, o_T.
+            observations: for each episode a pytree of arrays (T_i + 1, …): o_0, …, o_T. A list is always read as
+                steps, T_i + 1 observations one after the other; parts of an observation go into dicts or tuples.
             actions: for each episode an array (T_i, …): a_0, …, a_{T-1}; action t led from o_t to o_{t+1}.
         """
-        if len(observations) != len(actions) or len(actions) == 0:
+        seen, done = _episodes("observations", observations), _episodes("actions", actions)
+        if len(seen) != len(done) or len(done) == 0:
             raise ValueError(
                 f"observations and actions: expected one of each for every episode, at least one episode; got "
-                f"{len(observations)} and {len(actions)}."
+                f"{len(seen)} and {len(done)}."
             )
-        previous = [_previous(np.asarray(episode)) for episode in actions]
-        steps = [
-            _steps(number, *each) for number, each in enumerate(zip(observations, previous, strict=True))
-        ]
-        longest = max(steps)
-
-        def padded(*parts: Any) -> np.ndarray:
-            arrays = [np.asarray(part) for part in parts]
-            shapes = {(array.shape[1:], array.dtype.kind) for array in arrays}
-            if len(shapes) != 1:
-                raise ValueError(
-                    f"episodes must agree in the shape and type of a step; got {sorted(map(str, shapes))}."
-                )
-            out = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.result_type(*arrays))
-            for row, array in zip(out, arrays, strict=True):
-                row[: len(array)] = array
-            return out
-
-        valid = np.arange(longest) < np.asarray(steps)[:, None]
+        previous = [_previous(number, episode) for number, episode in enumerate(_filled_in(done))]
+        seen = [_arrays(number, *each) for number, each in enumerate(zip(seen, previous, strict=True))]
+        steps = [len(each) for each in previous]
+        valid = np.arange(max(steps)) < np.asarray(steps)[:, None]
         first = np.zeros_like(valid)
         first[:, 0] = True
-        return cls(jax.tree.map(padded, *observations), padded(*previous), first, valid)
+        return cls(_padded("observations", seen), _padded("actions", previous), first, valid)
 
 
 class TimeStep(NamedTuple):
@@ -173,27 +161,124 @@ class EnvironmentSpec(NamedTuple):
     """(row, column) at which each numbered state is drawn; several may share a place"""
 
 
-def _previous(actions: np.ndarray) -> np.ndarray:
+# --- episodes --------------------------------------------------------------------------------------------------------
+
+
+def _episodes(name: str, episodes: Any) -> list[Any]:
+    if isinstance(episodes, dict | str) or not isinstance(episodes, Iterable):
+        raise TypeError(
+            f"{name}: expected a list with one entry for each episode, got {type(episodes).__name__}. "
+            f"One episode alone: [{name}]."
+        )
+    return list(episodes)
+
+
+def _filled_in(actions: list[Any]) -> list[np.ndarray]:
+    """Actions as arrays; an episode without any has those of the others, none of them."""
+    arrays = [np.asarray(episode, np.int32 if _is_empty_list(episode) else None) for episode in actions]
+    example = next((array for array in arrays if array.ndim and len(array)), None)
+    if example is None:
+        return arrays
+    return [array if array.size else np.zeros((0, *example.shape[1:]), example.dtype) for array in arrays]
+
+
+def _is_empty_list(values: Any) -> bool:
+    return isinstance(values, list | tuple) and len(values) == 0
+
+
+def _previous(number: int, actions: np.ndarray) -> np.ndarray:
     """a_{-1}, a_0, …, a_{T-1} with a_{-1} standing for "none"."""
-    if actions.dtype.kind in "iu":
-        actions = actions.astype(np.int32)
-    elif actions.dtype.kind != "f":
-        raise ValueError(f"actions: expected integers or floats, got {actions.dtype}.")
-    start = np.full((1, *actions.shape[1:]), NO_ACTION if actions.dtype.kind == "i" else 0, actions.dtype)
-    return np.concatenate([start, actions])
+    if actions.ndim == 0 or actions.dtype.kind not in "iuf":
+        raise ValueError(
+            f"actions: expected integers or floats, an array with one row for each step of an episode; got "
+            f"{actions.dtype} of shape {actions.shape} for episode {number}."
+        )
+    if actions.dtype.kind == "f":
+        return np.concatenate([np.zeros((1, *actions.shape[1:]), actions.dtype), actions])
+    if actions.size and not 0 <= actions.min() <= actions.max() < MOST_ACTIONS:
+        raise ValueError(
+            f"actions: episode {number} has actions from {actions.min()} to {actions.max()}, expected numbers from 0 "
+            f"to less than {MOST_ACTIONS}. Number them from 0, or give vectors of floats."
+        )
+    start = np.full((1, *actions.shape[1:]), NO_ACTION, np.int32)
+    return np.concatenate([start, actions.astype(np.int32)])
 
 
-def _steps(number: int, observation: Any, previous: np.ndarray) -> int:
+def _arrays(number: int, observation: Any, previous: np.ndarray) -> Any:
+    """The observations of one episode, a row for each step in every part."""
+    needed = len(previous)
+    if isinstance(observation, list) and len(observation) == needed:
+        observation = stacked(f"observations: episode {number}", observation)
+    elif isinstance(observation, list):
+        raise ValueError(_wrong_number(number, needed, [len(observation)]) + " A list is read as steps.")
+    observation = jax.tree.map(np.asarray, observation)
     leaves = jax.tree.leaves(observation)
-    if any(np.ndim(leaf) == 0 for leaf in leaves):
+    if not leaves:
+        raise ValueError(
+            f"observations: episode {number} holds no array, got {observation!r}; expected one row for each step."
+        )
+    if any(leaf.ndim == 0 for leaf in leaves):
         raise ValueError(
             f"observations: episode {number} holds single numbers, expected arrays with one row for each step. A list "
-            "is read as a pytree; make it an array: np.asarray(observation)."
+            "inside of a dict or tuple is read as a pytree; make it an array: np.asarray(observation)."
         )
     lengths = {len(leaf) for leaf in leaves}
-    if lengths != {len(previous)}:
-        raise ValueError(
-            f"observations: episode {number} has {len(previous) - 1} actions, so it needs {len(previous)} observations "
-            f"(one more: what the last action led to); got {sorted(lengths)}."
-        )
-    return len(previous)
+    if lengths != {needed}:
+        raise ValueError(_wrong_number(number, needed, sorted(lengths)))
+    return observation
+
+
+def _wrong_number(number: int, needed: int, got: list[int]) -> str:
+    return (
+        f"observations: episode {number} has {needed - 1} actions, so it needs {needed} observations (one more: what "
+        f"the last action led to); got {got}."
+    )
+
+
+def stacked(name: str, observations: list[Any]) -> Any:
+    """Observations one by one, all of the same parts, as one pytree of arrays with a row for each."""
+    trees = [jax.tree.map(np.asarray, each, is_leaf=_is_numbers) for each in observations]
+    shapes = [jax.tree.map(np.shape, tree) for tree in trees]
+    for place, (tree, shape) in enumerate(zip(trees, shapes, strict=True)):
+        if jax.tree.structure(tree) != jax.tree.structure(trees[0]) or shape != shapes[0]:
+            raise ValueError(
+                f"{name}: a list is read as observations one by one, all with the same parts and shapes; number 0 has "
+                f"{shapes[0]} and number {place} has {shape}. Parts of an observation go into a dict or tuple."
+            )
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _is_numbers(node: Any) -> bool:
+    """A list of plain numbers, perhaps in lists: an array, and no pytree."""
+    return isinstance(node, list) and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(node))
+
+
+def _padded(name: str, episodes: list[Any]) -> Any:
+    """Episodes as rows of one pytree of arrays, zeros after their ends."""
+    for number, episode in enumerate(episodes):
+        if jax.tree.structure(episode) != jax.tree.structure(episodes[0]):
+            raise ValueError(
+                f"{name}: episodes must agree in the parts of a step; episode 0 has {_outlined(episodes[0])} and "
+                f"episode {number} has {_outlined(episode)}."
+            )
+
+    def padded(*arrays: np.ndarray) -> np.ndarray:
+        kinds = [(array.shape[1:], array.dtype.kind) for array in arrays]
+        for number, array in enumerate(arrays):
+            if kinds[number] != kinds[0]:
+                raise ValueError(
+                    f"{name}: episodes must agree in the shape and type of a step; episode 0 has {arrays[0].dtype} of "
+                    f"shape {arrays[0].shape[1:]} and episode {number} has {array.dtype} of shape {array.shape[1:]}."
+                )
+        longest = max(len(array) for array in arrays)
+        out = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.result_type(*arrays))
+        for row, array in zip(out, arrays, strict=True):
+            row[: len(array)] = array
+        return out
+
+    return jax.tree.map(padded, *episodes)
+
+
+def _outlined(tree: Any) -> str:
+    """The structure of a pytree, to be read by people."""
+    return str(jax.tree.map(lambda _: "array", tree)).replace("'array'", "array")

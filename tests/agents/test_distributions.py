@@ -46,7 +46,7 @@ def probabilities(policy, parameters):
     if isinstance(policy, Categorical):
         return softmax(logits)
     first, second = softmax(logits[:2]), softmax(logits[2:])
-    return np.array([first[i] * second[j] for i, j in ALL_ACTIONS[policy]])
+    return np.outer(first, second).ravel()  # the order of ALL_ACTIONS
 
 
 def softmax(logits):
@@ -56,18 +56,21 @@ def softmax(logits):
 # --- what all promise
 
 
+def test_each_is_a_policy(policy: object):
+    assert isinstance(policy, Policy)
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
 def test_any_leading_axes(policy, shape):
-    assert isinstance(policy, Policy)
-    old, new = random_parameters(policy, *shape), random_parameters(policy, *shape, seed=1)
-    action = policy.sample(old, jax.random.key(0))
-    assert action.shape == policy.mode(old).shape
+    parameters, key = jax.ShapeDtypeStruct((*shape, policy.size), jnp.float32), jax.random.key(0)
+    action = jax.eval_shape(policy.sample, parameters, key)
     assert action.shape[: len(shape)] == shape
-    assert policy.log_prob(old, action).shape == policy.entropy(old).shape == shape
-    assert policy.kl(old, new).shape == (*shape, len(policy.kl_parts))
-    encoded = policy.encoded(action)
-    assert encoded.shape == (*shape, policy.width)
-    assert encoded.dtype == jnp.float32
+    assert jax.eval_shape(policy.mode, parameters) == action
+    assert jax.eval_shape(policy.log_prob, parameters, action).shape == shape
+    assert jax.eval_shape(policy.entropy, parameters).shape == shape
+    assert jax.eval_shape(policy.kl, parameters, parameters).shape == (*shape, len(policy.kl_parts))
+    encoded = jax.eval_shape(policy.encoded, action)
+    assert (encoded.shape, encoded.dtype) == ((*shape, policy.width), jnp.float32)
 
 
 def test_leading_axes_are_rows_apart(policy):
@@ -176,9 +179,8 @@ def test_gaussian_numbers_by_scipy():
     parameters = random_parameters(GAUSSIAN)
     mu, sigma = map(np.asarray, GAUSSIAN.mean_and_scale(parameters))
     action = np.array([0.3, -2.0])
-    np.testing.assert_allclose(
-        GAUSSIAN.log_prob(parameters, jnp.asarray(action)), stats.norm(mu, sigma).logpdf(action).sum()
-    )
+    log_density = stats.norm.logpdf(action, mu, sigma).sum()
+    np.testing.assert_allclose(GAUSSIAN.log_prob(parameters, jnp.asarray(action)), log_density)
     np.testing.assert_allclose(GAUSSIAN.entropy(parameters), stats.norm(mu, sigma).entropy().sum())
     np.testing.assert_allclose(GAUSSIAN.mode(parameters), mu)
     drawn = np.asarray(GAUSSIAN.sample(jnp.broadcast_to(parameters, (5000, 4)), jax.random.key(0)))

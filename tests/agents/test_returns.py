@@ -11,7 +11,10 @@ GAMMA = 0.9
 
 # Each stream by its steps: "." goes on, "T" terminated here, "C" cut here (truncated). The step after a T or C is a
 # first one, and the transition into it is only the reset.
-STREAMS = ["........", "...T....", "...C....", "..T..C..", ".T.C.T.C", ".......T", ".......C", "T......C", "C.......", ".....TT."]  # fmt: skip
+STREAMS = [
+    *("........", "...T....", "...C....", "..T..C..", ".T.C.T.C"),
+    *(".......T", ".......C", "T......C", "C.......", "..C.T.TC"),  # ".TC": an episode of two steps
+]
 
 
 def unroll(stream, seed=0):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,20 @@ import pytest
 from derex.agents.distributions import Categorical
 from derex.agents.vmpo import Duals, initial_duals, projected, top_advantages, vmpo_loss
 
-EPSILON = {"epsilon_temperature": 0.1, "epsilon_kl": jnp.array([0.01, 0.002])}
-DUALS = Duals(jnp.asarray(0.7), jnp.array([5.0, 2.0]))
+EPSILON: Any = {
+    "epsilon_temperature": 0.1,
+    "epsilon_kl": jnp.array([2**-7, 2**-9], jnp.float32),
+}  # exact in float32
 
 
 @pytest.fixture(autouse=True)
 def float64():
     with jax.enable_x64(True):
         yield
+
+
+def duals_at(temperature=0.7):
+    return Duals(jnp.asarray(temperature), jnp.array([5.0, 2.0]))
 
 
 def batch(n=9, seed=0):
@@ -33,7 +40,14 @@ def batch(n=9, seed=0):
 
 
 def loss_only(*arguments, **options):
-    return vmpo_loss(*arguments, **{**EPSILON, **options})[0]
+    return vmpo_loss(*arguments, **EPSILON, **options)[0]
+
+
+@jax.jit
+@partial(jax.value_and_grad, argnums=(0, 2, 3), has_aux=True)
+def evaluated(log_prob, advantages, kl, duals, weights):
+    """(loss, terms) and the gradients with respect to log_prob, kl and duals."""
+    return vmpo_loss(log_prob, advantages, kl, duals, weights=weights, **EPSILON)
 
 
 # --- values
@@ -62,11 +76,11 @@ def test_against_the_equations_in_numpy():
     eta, alpha = 0.7, np.array([5.0, 2.0])
     half = np.argsort(A)[5:]
     psi = np.exp(A[half] / eta) / np.exp(A[half] / eta).sum()
-    _, terms = vmpo_loss(*batch(10), DUALS, **EPSILON)
+    _, terms = vmpo_loss(*batch(10), duals_at(), **EPSILON)
     np.testing.assert_allclose(terms.policy, -(psi * log_prob[half]).sum())
     np.testing.assert_allclose(terms.temperature, eta * (0.1 + np.log(np.exp(A[half] / eta).mean())))
     np.testing.assert_allclose(
-        terms.kl, alpha @ [0.01, 0.002]
+        terms.kl, alpha @ [2**-7, 2**-9]
     )  # α ε - α KL + α KL: KL shows in gradients alone
     np.testing.assert_allclose(terms.divergence, kl.mean(axis=0))
     np.testing.assert_allclose(terms.relative_entropy, (psi * np.log(5 * psi)).sum())
@@ -94,39 +108,41 @@ def test_ties_at_the_threshold_are_all_in_whatever_the_order():
 
 def test_gradients_by_differences():
     log_prob, A, kl = batch()
-    by_log_prob, by_duals = jax.grad(loss_only, argnums=(0, 3))(log_prob, A, kl, DUALS)
+    by_log_prob, by_duals = jax.grad(loss_only, argnums=(0, 3))(log_prob, A, kl, duals_at())
     step = 1e-6
     for i in range(len(log_prob)):
-        up, down = (loss_only(log_prob.at[i].add(s), A, kl, DUALS) for s in (step, -step))
+        up, down = (loss_only(log_prob.at[i].add(s), A, kl, duals_at()) for s in (step, -step))
         np.testing.assert_allclose(by_log_prob[i], (up - down) / (2 * step), atol=1e-8)
-    up, down = (loss_only(log_prob, A, kl, DUALS._replace(temperature=0.7 + s)) for s in (step, -step))
+    up, down = (  # of L_η alone: L_π depends on η through ψ, whose gradient is stopped
+        vmpo_loss(log_prob, A, kl, duals_at(0.7 + s), **EPSILON)[1].temperature for s in (step, -step)
+    )
     np.testing.assert_allclose(by_duals.temperature, (up - down) / (2 * step), rtol=1e-6)
 
 
 def test_temperature_is_driven_by_the_relative_entropy():
-    slope = jax.grad(loss_only, argnums=3)(*batch(), DUALS).temperature
-    _, terms = vmpo_loss(*batch(), DUALS, **EPSILON)
+    slope = jax.grad(loss_only, argnums=3)(*batch(), duals_at()).temperature
+    _, terms = vmpo_loss(*batch(), duals_at(), **EPSILON)
     np.testing.assert_allclose(slope, 0.1 - terms.relative_entropy)
 
 
 def test_multipliers_and_divergences_see_each_other_as_constants():
-    by_kl, by_duals = jax.grad(loss_only, argnums=(2, 3))(*batch(), DUALS)
+    by_kl, by_duals = jax.grad(loss_only, argnums=(2, 3))(*batch(), duals_at())
     kl = np.asarray(batch()[2])
-    np.testing.assert_allclose(by_duals.multipliers, np.array([0.01, 0.002]) - kl.mean(axis=0))
+    np.testing.assert_allclose(by_duals.multipliers, np.array([2**-7, 2**-9]) - kl.mean(axis=0))
     np.testing.assert_allclose(by_kl, np.broadcast_to(np.array([5.0, 2.0]) / 9, (9, 2)))
 
 
 def test_no_gradient_into_advantages():
-    np.testing.assert_array_equal(jax.grad(loss_only, argnums=1)(*batch(), DUALS), np.zeros(9))
+    np.testing.assert_array_equal(jax.grad(loss_only, argnums=1)(*batch(), duals_at()), np.zeros(9))
 
 
 def test_psi_is_not_differentiated():
     def policy_term(temperature):
-        return vmpo_loss(*batch(), DUALS._replace(temperature=temperature), **EPSILON)[1].policy
+        return vmpo_loss(*batch(), duals_at(temperature), **EPSILON)[1].policy
 
     assert float(policy_term(0.5)) != pytest.approx(float(policy_term(1.0)), rel=0.01)
     assert float(jax.grad(policy_term)(0.7)) == 0
-    slope = jax.grad(loss_only)(*batch(), DUALS)
+    slope = jax.grad(loss_only)(*batch(), duals_at())
     np.testing.assert_allclose(-slope.sum(), 1.0)  # ψ sums to 1
     assert np.count_nonzero(slope) == 4
 
@@ -143,14 +159,9 @@ def test_a_masked_batch_is_the_compacted_batch(kind, garbage):
     dirty = tuple(
         jnp.where(jnp.asarray(keep.reshape(-1, *[1] * (x.ndim - 1))), x, garbage) for x in (log_prob, A, kl)
     )
-    function = jax.value_and_grad(partial(vmpo_loss, **EPSILON), argnums=(0, 2, 3), has_aux=True)
-    (loss, terms), slopes = jax.jit(function)(*compact, DUALS)
-    masked = jax.value_and_grad(
-        lambda *arguments: vmpo_loss(*arguments, weights=jnp.asarray(keep.astype(kind)), **EPSILON),
-        argnums=(0, 2, 3),
-        has_aux=True,
-    )
-    (masked_loss, masked_terms), masked_slopes = jax.jit(masked)(*dirty, DUALS)
+    (loss, terms), slopes = evaluated(*compact, duals_at(), None)
+    weights = jnp.asarray(keep.astype(kind))
+    (masked_loss, masked_terms), masked_slopes = evaluated(*dirty, duals_at(), weights)
     np.testing.assert_allclose(masked_loss, loss, rtol=1e-12)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), masked_terms, terms)
     for masked_slope, slope in zip(masked_slopes[:2], slopes[:2], strict=True):
@@ -165,7 +176,7 @@ def test_one_compilation_for_every_mask():
     @jax.jit
     def loss(weights):
         traces.append(1)
-        return vmpo_loss(*batch(), DUALS, weights=weights, **EPSILON)[1].selected
+        return vmpo_loss(*batch(), duals_at(), weights=weights, **EPSILON)[1].selected
 
     assert [int(loss(jnp.arange(9) < n)) for n in (9, 5, 1)] == [4, 2, 1]
     assert len(traces) == 1
@@ -173,7 +184,7 @@ def test_one_compilation_for_every_mask():
 
 def test_nothing_counted_is_no_loss_and_no_gradient():
     function = partial(loss_only, weights=jnp.zeros(9))
-    loss, slopes = jax.value_and_grad(function, argnums=(0, 1, 2, 3))(*batch(), DUALS)
+    loss, slopes = jax.value_and_grad(function, argnums=(0, 1, 2, 3))(*batch(), duals_at())
     assert float(loss) == 0
     assert all(np.all(np.asarray(slope) == 0) for slope in jax.tree.leaves(slopes))
 
@@ -186,18 +197,17 @@ def test_nothing_counted_is_no_loss_and_no_gradient():
 def test_float32_is_enough(temperature, size):
     log_prob, A, kl = (x.astype(jnp.float32) for x in batch())
     duals = Duals(jnp.asarray(temperature, jnp.float32), jnp.array([5.0, 2.0], jnp.float32))
-    loss, slopes = jax.value_and_grad(loss_only, argnums=(0, 3))(log_prob, size * A, kl, duals)
-    exactly = (x.astype(jnp.float64) for x in (log_prob, (size * A), kl))
-    duals = Duals(*(dual.astype(jnp.float64) for dual in duals))
-    expected, expected_slopes = jax.value_and_grad(loss_only, argnums=(0, 3))(*exactly, duals)
+    single = log_prob, size * A, kl, duals
+    (loss, _), slopes = evaluated(*single, None)
+    (expected, _), expected_slopes = evaluated(*jax.tree.map(lambda x: x.astype(jnp.float64), single), None)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), slopes, expected_slopes)
 
 
 def test_advantages_may_be_shifted():
     log_prob, A, kl = batch()
-    _, terms = vmpo_loss(log_prob, A, kl, DUALS, **EPSILON)
-    _, shifted = vmpo_loss(log_prob, A + 100, kl, DUALS, **EPSILON)
+    _, terms = vmpo_loss(log_prob, A, kl, duals_at(), **EPSILON)
+    _, shifted = vmpo_loss(log_prob, A + 100, kl, duals_at(), **EPSILON)
     np.testing.assert_allclose(shifted.policy, terms.policy)
     np.testing.assert_allclose(shifted.temperature, terms.temperature + 100)
 
@@ -221,14 +231,14 @@ def test_projected():
 
 def test_a_projected_dual_comes_back():
     """At the bound the gradient is the true one: too concentrated a ψ raises η again."""
-    duals = projected(DUALS._replace(temperature=jnp.asarray(-1.0)))
+    duals = projected(duals_at(-1.0))
     assert float(jax.grad(loss_only, argnums=3)(*batch(), duals).temperature) < 0
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5])
 def test_fractions_that_are_none(fraction):
     with pytest.raises(ValueError, match=r"top_fraction: expected a number in \(0, 1\]"):
-        vmpo_loss(*batch(), DUALS, top_fraction=fraction, **EPSILON)
+        vmpo_loss(*batch(), duals_at(), top_fraction=fraction, **EPSILON)
 
 
 def test_one_multiplier_for_each_part():
@@ -272,19 +282,35 @@ def test_a_bandit_is_solved_within_its_bounds():
     assert max(divergences) < 5 * epsilon_kl
 
 
-def test_the_top_half_is_of_the_global_batch():
-    code = """
+SHARDED = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
-import jax.numpy as jnp, numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from derex.agents.vmpo import top_advantages
-A = np.arange(8.0)  # all of the top half lives on the second device
-sharding = NamedSharding(jax.make_mesh((2,), ("data",)), PartitionSpec("data"))
-sharded = jax.device_put(A, sharding)
-assert len(sharded.sharding.device_set) == 2
-top = jax.jit(top_advantages, static_argnums=2)(sharded, jax.device_put(np.ones(8, bool), sharding), 0.5)
-np.testing.assert_array_equal(top, A >= 4)
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from derex.agents.vmpo import initial_duals, vmpo_loss
+
+def loss(log_prob, advantages, kl, weights, duals):
+    return vmpo_loss(
+        log_prob, advantages, kl, duals, epsilon_temperature=0.1, epsilon_kl=0.01, weights=weights, top_fraction=0.5
+    )
+
+function = jax.jit(jax.value_and_grad(loss, argnums=(0, 2, 4), has_aux=True))
+advantages = np.arange(8, dtype=np.float32)  # all of the top half lives on the second device
+kl = np.linspace(0, 1, 16, dtype=np.float32).reshape(8, 2)
+arrays = -np.sqrt(1 + advantages), advantages, kl, np.arange(8) != 3
+duals = initial_duals(2)
+expected = function(*arrays, duals)
+assert int(expected[0][1].selected) == 3
+for kind in (AxisType.Auto, AxisType.Explicit):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    split = [jax.device_put(array, NamedSharding(mesh, PartitionSpec("data"))) for array in arrays]
+    assert all(len(array.sharding.device_set) == 2 for array in split)
+    everywhere = jax.device_put(duals, NamedSharding(mesh, PartitionSpec()))
+    found = function(*split, everywhere)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), found, expected)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_top_half_is_of_the_global_batch():
+    answer = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr

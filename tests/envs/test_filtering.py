@@ -1,6 +1,7 @@
 """The Bayes filter against enumeration of all paths, and as what it claims to be: calibrated."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -251,8 +252,40 @@ GOOD = {
             "Mark every step without a previous action in `first`",
         ),
         ({"first": np.zeros((4, 4), bool)}, r"first: expected shape \(4, 5\), got \(4, 4\)"),
+        (
+            {"seen": np.zeros((4, 0), int), "previous_action": np.zeros((4, 0), int)},
+            r"seen: expected at least one step, got shape \(4, 0\)",
+        ),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         bayes_filter(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"seen": np.zeros((4, 5))},
+            r"seen: expected integers, got float64. .*np.asarray\(seen\).astype\(int\)",
+        ),
+        ({"previous_action": np.full((4, 5), 0.5)}, "previous_action: expected integers, got float64"),
+        ({"previous_action": np.zeros((4, 5), bool)}, "previous_action: expected integers, got bool"),
+        ({"first": np.zeros((4, 5), int)}, r"first: expected booleans, got int64. .*astype\(bool\)"),
+        ({"prior": ["a", "b", "c"]}, "prior: expected numbers, got <U1"),
+    ],
+)
+def test_other_types_are_refused(change, message):
+    with pytest.raises(TypeError, match=message):
+        bayes_filter(**{**GOOD, **change})
+
+
+def test_lists_are_read():
+    rng = np.random.default_rng(0)
+    transitions, prior = rng.dirichlet(np.ones(3), size=(3, 2)), rng.dirichlet(np.ones(3))
+    given: list[Any] = [transitions, prior, np.array([[0, HIDDEN, 2]]), np.array([[NO_ACTION, 1, 0]])]
+    first, policy = np.array([[True, False, True]]), np.full((3, 2), 0.5)
+    wanted = bayes_filter(*given, first=first, policy=policy)
+    lists = bayes_filter(*(each.tolist() for each in given), first=first.tolist(), policy=policy.tolist())
+    np.testing.assert_array_equal(lists, wanted)

@@ -188,3 +188,28 @@ def test_bad_arguments_are_named(arguments, message):
 def test_empty_rollouts_are_refused(n_envs, horizon):
     with pytest.raises(ValueError, match="expected at least 1, got 0"):
         HiddenAgent(WORLD, 0.5, random_start=True).rollout(jax.random.key(0), n_envs, horizon)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"world": FOUR_ROOMS}, r"world: expected a GridWorld, got Map. .*GridWorld\(FOUR_ROOMS\)"),
+        ({"p": "0.5"}, "p: expected a number, got '0.5' of type str"),
+        ({"p": True}, "p: expected a number, got True of type bool"),
+        ({"p": None}, "p: expected a number, got None"),
+        ({"size": 30.0}, "size: expected an integer, got 30.0 of type float"),
+        ({"random_start": "no"}, "random_start: expected True or False, got 'no'"),
+    ],
+)
+def test_other_types_are_refused(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        HiddenAgent(**{"world": WORLD, "p": 0.5, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("n_envs", "horizon", "message"),
+    [(2.0, 5, "n_envs: expected an integer, got 2.0"), (2, "5", "horizon: expected an integer, got '5'")],
+)
+def test_numbers_of_episodes_and_steps_are_integers(n_envs, horizon, message):
+    with pytest.raises(TypeError, match=message):
+        HiddenAgent(WORLD, 0.5, random_start=True).rollout(jax.random.key(0), n_envs, horizon)

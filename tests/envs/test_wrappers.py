@@ -171,7 +171,9 @@ def test_what_the_streams_say_of_themselves():
     assert isinstance(streams, Statistics)
     assert streams.spec is env.spec
     assert streams.n == 3
-    with pytest.raises(TypeError, match=r"states of 'clock' have no numbers\. Ask only where spec\.n_states > 0"):
+    with pytest.raises(
+        TypeError, match=r"states of 'clock' have no numbers\. Ask only where spec\.n_states > 0"
+    ):
         streams.state_ids(streams.reset(jax.random.key(0))[0])
     with pytest.raises(ValueError, match="n: expected at least one stream, got 0"):
         make_streams(make("catch"), 0)

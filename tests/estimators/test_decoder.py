@@ -281,7 +281,7 @@ def test_as_many_trajectories_as_models_are_needed():
 def test_untrained_is_the_model_before_its_first_update(side_by_side, short_chunks):
     model, X = models()[0], DATA[0]
     untrained(model, X)
-    drawn = begin(models()[0], X, None).state.networks
+    drawn = begin(models()[:1], [X], [None], ["X"])[0].state.networks
     mine, initial = (jax.tree.leaves(eqx.filter(n, eqx.is_array)) for n in (model._state.networks, drawn))
     assert all(np.array_equal(a, b) for a, b in zip(mine, initial, strict=True))
     assert model.n_iter_ == 0

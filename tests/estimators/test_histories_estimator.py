@@ -114,7 +114,7 @@ def test_a_new_episode_forgets_the_past_of_its_stream_alone(fitted):
     used = model.step(model.initial_memory(2), WALK[:2, 0], [NO_ACTION] * 2).memory
     forgot = model.step(used, WALK[:2, 1], [1, 1], [True, False]).representation
     kept = model.step(used, WALK[:2, 1], [1, 1]).representation
-    fresh = model.step(model.initial_memory(2), WALK[:2, 1], [1, 1]).representation
+    fresh = model.step(model.initial_memory(2), WALK[:2, 1], [NO_ACTION] * 2).representation
     np.testing.assert_allclose(forgot[0], fresh[0], atol=1e-6)
     np.testing.assert_allclose(forgot[1], kept[1], atol=1e-6)
     assert np.abs(forgot[0] - kept[0]).max() > 1e-3
@@ -129,7 +129,7 @@ def test_repeated_observations_may_be_stored_once(fitted, monkeypatch):
     np.testing.assert_allclose(model.transform(indexed), model.transform(X), atol=1e-5)
     np.testing.assert_allclose(model.bonus(indexed), model.bonus(X), rtol=1e-4)
     assert model.score(indexed) == pytest.approx(model.score(X), abs=1e-4)
-    monkeypatch.setattr(fitting, "stored_once", lambda X, most: X)
+    monkeypatch.setattr(fitting, "stored_alike", lambda sets, most: sets)
     # Slowly: Adam turns the rounding of gradients that should be zero into whole updates.
     plain, stored = (small(learning_rate=1e-4).fit(each) for each in (X, indexed))
     np.testing.assert_allclose(stored.sigma_, plain.sigma_, atol=2e-4)

@@ -215,12 +215,28 @@ def test_changed_numbers_are_noticed(file, tmp_path):
 CHANGES = {
     "a newer format": (lambda h: h.update(version=99), "format version 99; this derex reads up to 1. Upgrade"),
     "an unknown parameter": (lambda h: h["parameters"].update(colour=1), "unknown parameters .'colour'.*newer"),
-    "a bad parameter": (lambda h: h["parameters"].update(objective="x"), "objective: expected one of"),
+    "a bad parameter": (lambda h: h["parameters"].update(objective="x"), "damaged.*objective: expected one of"),
     "no spec": (lambda h: h.pop("spec"), "damaged"),
     "a bad spec": (lambda h: h["spec"].pop("parts"), "damaged"),
-    "another shape": (lambda h: h["spec"]["parts"][0].update(shape=[4]), "do not fit the encoder"),
-    "more actions": (lambda h: h["spec"].update(choices=9), "do not fit the encoder"),
-    "tied": (lambda h: h.update(tied=True), "do not fit the encoder"),
+    "another shape": (lambda h: h["spec"]["parts"][0].update(shape=[4]), "damaged: its arrays do not fit its header"),
+    "more actions": (lambda h: h["spec"].update(choices=9), "damaged: its arrays do not fit"),
+    "tied": (lambda h: h.update(tied=True), "damaged: its arrays do not fit"),
+    "no parameters": (lambda h: h.update(parameters=None), "is damaged"),
+    "parameters of a list": (lambda h: h.update(parameters=[1]), "is damaged"),
+    "no encoder": (lambda h: h["parameters"].pop("encoder"), "is damaged"),
+    "no seed to draw from": (lambda h: h["parameters"].update(random_state="x"), "is damaged.*random_state"),
+    "k without a width": (lambda h: h["parameters"].update(width=1), "is damaged.*choose width >= k"),
+    "no outline": (lambda h: h["spec"].update(outline=None), "is damaged"),
+    "an outline of nonsense": (lambda h: h["spec"].update(outline={"set": [0]}), "is damaged"),
+    "an outline of two": (lambda h: h["spec"].update(outline={"tuple": [0, 0]}), "is damaged"),
+    "no kind of actions": (lambda h: h["spec"].update(actions="words"), "is damaged"),
+    "no number of actions": (lambda h: h["spec"].update(choices="3"), "is damaged"),
+    "a shape in words": (lambda h: h["spec"]["parts"][0].update(shape=["a"]), "is damaged"),
+    "no dtype": (lambda h: h["spec"]["parts"][0].update(dtype="float99"), "is damaged"),
+    "no fingerprint": (lambda h: h.update(fingerprint=None), "is damaged"),
+    "a fingerprint in words": (lambda h: h.update(fingerprint="x"), "is damaged"),
+    "a seed in words": (lambda h: h.update(seed="x"), "is damaged"),
+    "tied by a number": (lambda h: h.update(tied=3), "is damaged"),
     "a lost array": (lambda h: h["arrays"].append("state/more"), "damaged"),
 }  # fmt: skip
 
@@ -369,7 +385,10 @@ def test_checkpoints_of_other_fits_are_refused(stopped, name):
 def test_a_damaged_checkpoint_is_refused_and_kept(stopped):
     damaged = stopped.read_bytes()[:-50]
     stopped.write_bytes(damaged)
-    with pytest.raises(ValueError, match="fit is not a derex model, or it is damaged"):
+    with pytest.raises(
+        ValueError,
+        match=r"checkpoint: .*fit is not a derex model, or it is damaged.*remove it to start again",
+    ):
         small(**LONG).fit(X, checkpoint=stopped)
     assert stopped.read_bytes() == damaged
 

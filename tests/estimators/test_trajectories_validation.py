@@ -178,13 +178,15 @@ BAD_DATA = {
     ),
     "too short for the tests": (
         jax.tree.map(lambda leaf: leaf[:, :3], X), ValueError,
-        "X: 0 histories are followed by 3 or more steps.* at least 6 for k = 2.*longest .* 3 steps.*tests <= 1",
+        "X: 0 histories are followed by 3 or more steps.* at least 6 for k = 2.*longest .* 3 steps.*tests <= 2, or",
     ),
 }  # fmt: skip
 
 BAD_OPTIONS = {
     "k": ({"k": 0}, ValueError, "k: expected at least 1, got 0"),
-    "k for the data": ({"k": 14}, ValueError, r"X: 26 histories .*at least 30 for k = 14.*tests <= 3.*smaller k"),
+    "k for the data": (
+        {"k": 14, "width": 16}, ValueError, r"X: 26 histories .*at least 30 for k = 14.*tests <= 2, .*k <= 12",
+    ),
     "tests": ({"tests": 0}, ValueError, "tests: expected at least 1, got 0"),
     "fractional tests": ({"tests": 3.0}, TypeError, "tests: expected an integer, got 3.0"),
     "misspelt tests": (
@@ -193,7 +195,7 @@ BAD_OPTIONS = {
     ),
     "tests longer than episodes": (
         {"tests": 9}, ValueError,
-        "X: 0 histories are followed by 9 .*longest episode has 8 .*tests <= 3",
+        "X: 0 histories are followed by 9 .*longest episode has 8 .*tests <= 6",
     ),
     "objective": (
         {"objective": "deRex"}, ValueError,
@@ -232,7 +234,23 @@ BAD_OPTIONS = {
     "lambda_r": ({"lambda_r": "growing"}, ValueError, "lambda_r: .*'grow'"),
     "sigma_floor": ({"sigma_floor": -1.0}, ValueError, "sigma_floor: expected a number >= 0"),
     "weighted_bonus": ({"weighted_bonus": "yes"}, TypeError, "weighted_bonus: expected True or False"),
-    "seed": ({"random_state": "a"}, ValueError, "cannot be used to seed"),
+    "seed": ({"random_state": "a"}, TypeError, "random_state: expected None, an integer .*got 'a' of type str"),
+    "a generator": (
+        {"random_state": np.random.default_rng(0)}, TypeError,
+        r"random_state: expected .*RandomState; got .*Generator.*random_state=int\(generator.integers\(2\*\*31\)\)",
+    ),
+    "a true seed": ({"random_state": True}, TypeError, "random_state: .*got True of type bool"),
+    "a negative seed": ({"random_state": -1}, ValueError, "random_state: expected an integer from 0 .*got -1"),
+    "k for the width": ({"k": 9}, ValueError, "k: got 9, but .*width = 8 units.*choose width >= k"),
+    "tests to the end": (
+        {"tests": "to-end", "k": 20, "width": 20}, ValueError,
+        r"X: 38 histories are followed by another step .*at least 42 .*mend it: collect more .*k <= 18\.$",
+    ),
+    "laplacian": (
+        {"objective": "laplacian", "k": 20, "width": 20}, ValueError,
+        r"X: 38 histories are followed by another step .*mend it: collect more or longer .*, or choose k <= 18",
+    ),
+    "n_ids": ({"n_ids": 0}, ValueError, "n_ids: expected at least 1, got 0"),
 }  # fmt: skip
 
 
@@ -265,7 +283,9 @@ def test_the_padding_is_made_harmless_and_the_rest_is_left_alone():
     assert checked.observation[VALID].tobytes() == NUMBERS[VALID].tobytes()
     assert not checked.observation[~VALID].any()
     assert np.all(checked.previous_action[~VALID] == NO_ACTION)
-    np.testing.assert_array_equal(checked.previous_action[VALID], ACTIONS[VALID])
+    taken = VALID & ~FIRST
+    np.testing.assert_array_equal(checked.previous_action[taken], ACTIONS[taken])
+    assert np.all(checked.previous_action[FIRST] == NO_ACTION)
     assert check_trajectories(checked).observation is checked.observation  # zeros already: not copied again
     whole = X._replace(valid=np.ones((B, T), bool))
     assert check_trajectories(whole).observation is NUMBERS
@@ -325,35 +345,35 @@ READING = {
     "nan": ("numbers", seen(NAN), ValueError, "X.observation: .*NaN"),
     "fewer numbers": (
         "numbers", seen(NUMBERS[..., :2]), ValueError,
-        r"X.observation: expected parts like .*\(3,\).*as in fit; got .*\(2,\)",
+        r"X.observation: expected shape \(3,\) at each step, as in fit; got \(2,\)",
     ),
     "structure": (
         "numbers", seen({"a": NUMBERS}), ValueError,
-        r"X.observation: expected the structure 0, as in fit; got .'dict'",
+        r"X.observation: expected array, as in fit; got {'a': array}",
     ),
     "more actions": (
         "numbers", acted(replaced(ACTIONS, 3)), ValueError,
-        "X.previous_action: expected ids with 3 choices.*got ids with 4.*n_actions=",
+        "X.previous_action: action 3 is new to the model; training showed 0..2. .*n_actions=4",
     ),
     "vectors for numbers": (
         "numbers", acted(NUMBERS), ValueError,
-        "X.previous_action: expected ids with 3 choices.*got vectors with 3",
+        r"X.previous_action: expected numbers \(integers\), as in fit; got vectors of 3. Number them.*astype\(int\)",
     ),
     "a part too few": (
         "parts", seen({"place": IDS}), ValueError,
-        "X.observation: expected the structure .*'picture'.*as in fit",
+        "X.observation: expected {'picture': array, 'place': array}, as in fit; got {'place': array}",
     ),
     "type": (
         "parts", Trajectories({"place": IDS, "picture": IMAGES / 255}, NUMBERS, FIRST, VALID), ValueError,
-        "uint8.*as in fit; got .*float32",
+        r"X.observation\['picture'\]: .*uint8, as in fit; got float32. .*astype\(np.uint8\). .*fractions of 255",
     ),
     "unknown ids": (
         "parts", Trajectories({"place": IDS + 1, "picture": IMAGES}, NUMBERS, FIRST, VALID), ValueError,
-        "n_ids=5.*as in fit; got .*n_ids=6",
+        r"X.observation\['place'\]: id 5 is new to the model; training showed 0..4. .*n_ids=6",
     ),
     "shorter actions": (
         "parts", Trajectories({"place": IDS, "picture": IMAGES}, NUMBERS[..., :2], FIRST, VALID), ValueError,
-        "X.previous_action: expected vectors with 3 choices.*got vectors with 2",
+        "X.previous_action: expected vectors of 3, as in fit; got vectors of 2",
     ),
 }  # fmt: skip
 
@@ -376,16 +396,16 @@ MEMORY = Memory(jax.numpy.zeros((2, 4)), jax.numpy.zeros((2, 4)))
 STEPS = {
     "streams of the observation": (
         (NUMBERS[:3, 0], BEFORE),
-        r"step.observation: expected \(2, 1\) as its first axes, got \(3, 1, 3\)",
+        r"^observation: expected one entry for each of 2 streams, got shape \(3, 3\)",
     ),
-    "streams of the action": ((NOW, [1, 1, 1]), r"step.previous_action: expected shape \(2, 1\).*got \(3, 1\)"),
-    "streams of the flags": ((NOW, BEFORE, [True]), r"step.first and step.valid: .*got \(1, 1\) and \(2, 1\)"),
-    "a single action": ((NOW, 1), "previous_action: expected one entry for each stream, got a single int64: 1"),
-    "a single number": ((3.0, BEFORE), "observation: expected one entry for each stream, got a single float64: 3.0"),
-    "nan": ((NOW * np.nan, BEFORE), "step.observation: .*NaN"),
-    "more actions": ((NOW, [0, 3]), "previous_action: expected ids with 3 choices.*got ids with 4"),
-    "fewer numbers": ((NOW[:, :2], BEFORE), r"observation: expected parts like .*\(3,\)"),
-    "structure": (({"a": NOW}, BEFORE), "observation: expected the structure 0"),
+    "streams of the action": ((NOW, [1, 1, 1]), r"^previous_action: .*for each of 2 streams, got shape \(3,\)"),
+    "streams of the flags": ((NOW, BEFORE, [True]), r"^first: expected one entry for each of 2 .*got shape \(1,\)"),
+    "a single action": ((NOW, 1), "previous_action: expected one entry for each of 2 streams, got a single int64"),
+    "a single number": ((3.0, BEFORE), "observation: expected one entry for each of 2 streams, got a single float64"),
+    "nan": ((NOW * np.nan, BEFORE), "^observation: .*NaN"),
+    "more actions": ((NOW, [0, 3]), "^previous_action: action 3 is new to the model; training showed 0..2"),
+    "fewer numbers": ((NOW[:, :2], BEFORE), r"^observation: expected shape \(3,\) at each step, as in fit; got \(2,\)"),
+    "structure": (({"a": NOW}, BEFORE), "^observation: expected array, as in fit; got {'a': array}"),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The study of hidden agents, tiny: what it writes, how it goes on after an interruption, what it refuses."""
 
+import io
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from derex.experiments.pomdp.evaluation import evaluate
 from derex.experiments.pomdp.kept import KeptCases
 from derex.experiments.pomdp.world import make_data
 from derex.experiments.progress import StudyProgress
+from derex.experiments.quick import resolved
 
 # Both p ask for the same networks and as many updates, so that their programs are compiled once.
 TOY = PomdpStudy(
@@ -248,6 +250,50 @@ def test_checkpoints_of_other_settings_are_not_in_the_way(toy, tmp_path, evaluat
     assert numbers == [row | {"seconds": 0.0} for row in read_metrics(tmp_path)["results"]]
 
 
+DAMAGE = {
+    "empty": lambda whole: b"",
+    "cut short": lambda whole: whole[: len(whole) // 2],
+    "changed": lambda whole: whole[:90] + bytes(20) + whole[110:],
+    "text": lambda whole: b"not found\n",
+    "without a header": lambda whole: packed(a=np.zeros(2)),
+    "with another header": lambda whole: packed(header=np.frombuffer(b"[1]", np.uint8)),
+    "with a header of nonsense": lambda whole: packed(header=np.frombuffer(b"{", np.uint8)),
+}
+
+
+def packed(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_case_is_computed_again(copied, pretended, capsys, name):
+    case = TOY.cases()[1]
+    file = copied / "cases" / f"{case.name}.npz"
+    file.write_bytes(DAMAGE[name](file.read_bytes()))
+    running.run(replace(TOY, out=copied))
+    assert pretended == [case.name]
+    said = capsys.readouterr().err
+    assert f"derex: {file} is damaged; its case is computed again.\n" in said
+    assert "pickle" not in said
+    pretended.clear()
+    running.run(replace(TOY, out=copied))
+    assert pretended == []
+
+
+def test_a_damaged_checkpoint_is_removed_and_the_fit_starts_again(toy, copied, evaluated, capsys):
+    case = TOY.cases()[0]
+    (copied / "cases" / f"{case.name}.npz").unlink()
+    checkpoint = KeptCases(replace(TOY, out=copied)).checkpoint(case)
+    checkpoint.write_bytes(b"PK\x03\x04 half a model")
+    running.run(replace(TOY, out=copied))
+    assert evaluated == [case.name]
+    same_numbers(copied, toy[0])
+    assert not checkpoint.exists()
+    assert f"derex: {checkpoint} is damaged; its fit starts again.\n" in capsys.readouterr().err
+
+
 def test_other_studies_folders_are_refused(tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps({"study": "tabular"}))
     with pytest.raises(FileExistsError, match=r"--out: .* holds 'tabular'"):
@@ -262,10 +308,10 @@ def test_other_studies_folders_are_refused(tmp_path):
 
 
 def test_quick_keeps_what_the_user_chose():
-    short = PomdpStudy(quick=True, steps=7, p=(0.5,)).shortened()
+    short = resolved(PomdpStudy(quick=True, steps=7, p=(0.5,)))
     assert (short.steps, short.p) == (7, (0.5,))
     assert (short.width, short.horizon, short.large_k) == (64, 100, 32)
-    assert PomdpStudy(quick=True).shortened().p == (0.3, 0.6)
+    assert resolved(PomdpStudy(quick=True)).p == (0.3, 0.6)
     assert {case.purpose for case in short.cases()} == {"pictured", "decoded"}
 
 
@@ -317,6 +363,16 @@ def test_walks_of_a_seed_are_the_same_at_every_p(toy):
         (("--horizon", "16"), "--horizon: expected more than the 16 steps of --tests, got 16."),
         (("--objective", "svd"), "--objective: expected one of nested, derex; got 'svd'."),
         (("--large-k", "0"), "--large-k: expected at least 1, got 0."),
+        (
+            ("--large-k", "65"),
+            "--width: expected at least 65, as many units as the most features (--large-k 65), got 64.",
+        ),
+        (("--width", "3"), "--width: expected at least 32"),
+        (
+            ("--trajectories", "3", "--horizon", "20"),
+            "--trajectories: 3 of --horizon 20 have 15 histories with --tests 16 steps after them, expected at least "
+            "66 for 32 features. Raise --trajectories or --horizon, or lower --tests or --large-k.",
+        ),
         (("--decoder-trajectories", "0"), "--decoder-trajectories: expected at least 1, got 0."),
     ],
 )

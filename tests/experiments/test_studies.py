@@ -15,6 +15,7 @@ from derex.experiments.decomposition.run import run as run_decomposition
 from derex.experiments.evaluation import Setting, fit_and_score
 from derex.experiments.output import claim_folder
 from derex.experiments.problems import make_problem, named_map
+from derex.experiments.quick import resolved
 from derex.experiments.statistics import interval
 from derex.experiments.unseen.definition import UnseenStudy
 from derex.experiments.unseen.run import run as run_unseen
@@ -167,8 +168,8 @@ def test_interval_covers_as_often_as_it_says():
 
 
 def test_quick_keeps_what_the_user_chose(tmp_path):
-    assert TabularStudy(quick=True, seeds=2).shortened().seeds == 2
-    assert TabularStudy(quick=True).shortened().seeds == 1
+    assert resolved(TabularStudy(quick=True, seeds=2)).seeds == 2
+    assert resolved(TabularStudy(quick=True)).seeds == 1
     with pytest.raises(ValueError, match="maps: expected 'four-rooms'"):
         run_decomposition(TabularStudy(out=tmp_path / "t", quick=True, maps=("four-room",)))
     assert not (tmp_path / "t").exists()

@@ -32,6 +32,7 @@ from derex.report import (
     spectrum_figure,
     to_dict,
 )
+from derex.report.files import DamagedError
 from derex.report.palette import normalise
 from derex.report.panels import bonus_panel, rarity_panel, representation_panel, visitation_panel
 
@@ -233,6 +234,21 @@ def test_loading_does_not_unpickle(tmp_path):
     np.savez(path, other=np.zeros(1))
     with pytest.raises(ValueError, match="header"):
         load_comparison(path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 200, -30])
+def test_damaged_files_are_told_from_others(comparison, tmp_path, length):
+    path = save_comparison(tmp_path / "c.npz", comparison)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(
+        DamagedError, match=r"path: .*c.npz is damaged, or no file of `save_comparison`: it is not"
+    ):
+        load_comparison(path)
+    path.write_text("some text")
+    with pytest.raises(DamagedError, match=r"is damaged.*Write it again\.$"):
+        load_comparison(path)
+    with pytest.raises(FileNotFoundError):
+        load_comparison(tmp_path / "absent.npz")
 
 
 def test_errors_name_the_argument(comparison):

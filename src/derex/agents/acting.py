@@ -22,8 +22,11 @@ from derex.types import EnvironmentSpec, TimeStep, Trajectories
 class Streams(Protocol):
     """B environments that go on for ever: after the last step of an episode comes the first of the next."""
 
-    spec: EnvironmentSpec
-    n: int
+    @property
+    def spec(self) -> EnvironmentSpec: ...
+
+    @property
+    def n(self) -> int: ...
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[Any, TimeStep]: ...
 

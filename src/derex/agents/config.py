@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -26,7 +27,7 @@ class AgentConfig:
     """learning rate of η and α"""
     gamma: float = 0.99
     """γ of the reward"""
-    lambda_: float = 0.95
+    gae_lambda: float = 0.95
     """λ of generalised advantages; 1 gives V-MPO's n-step returns"""
     epsilon_temperature: float = 0.02
     """ε_η"""
@@ -41,7 +42,7 @@ class AgentConfig:
     value_weight: float = 0.5
     """of the squared error of the values in the loss"""
     normalise_advantages: bool = True
-    """divide advantages by their standard deviation in the unroll, and centre them"""
+    """divide advantages by their standard deviation in the unroll, each stream of reward by its own, and centre them"""
     scale_decay: float = 0.99
     """of the running deviations that rewards and bonuses are divided by"""
     reward_clip: float = 10.0
@@ -49,4 +50,22 @@ class AgentConfig:
     bonus_gamma: float = 0.99
     """γ of the bonus, with two values"""
     two_values: bool = False
-    """value reward and bonus apart, each with its own discount, and add the advantages"""
+    """value reward and bonus apart, each with its own discount, and add A + λ_b A_bonus"""
+
+    def __post_init__(self) -> None:
+        counts = ("width", "unroll", "epochs", "minibatches")
+        positive = ("learning_rate", "clip", "dual_rate", "temperature", "reward_clip")
+        positive += ("epsilon_temperature", "epsilon_kl", "epsilon_covariance")
+        shares = ("gamma", "bonus_gamma", "gae_lambda", "scale_decay")
+        for name in counts:
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        for name in positive:
+            self._check(name, 0.0 < getattr(self, name) < math.inf, "a finite number above 0")
+        for name in shares:
+            self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
+        for name in ("multiplier", "value_weight"):
+            self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
+
+    def _check(self, name: str, good: bool, expected: str) -> None:
+        if not good:
+            raise ValueError(f"agent.{name}: expected {expected}, got {getattr(self, name)}.")

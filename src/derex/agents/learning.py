@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.agents.acting import Rollout
 from derex.agents.config import AgentConfig
@@ -23,6 +23,9 @@ from derex.agents.scaling import Scale, initial_scale, scaled, update_scale
 from derex.agents.vmpo import Duals, initial_duals, projected, vmpo_loss
 from derex.networks.fixed import trainable
 from derex.representations.base import BonusUse, Representation, RepresentationState
+
+ADAM_EPSILON = 1e-5  # parameters without a gradient would otherwise walk about on rounding errors
+SMALLEST_DEVIATION = 0.01  # of advantages, in units of normalised reward
 
 
 class Trained(NamedTuple):
@@ -43,6 +46,15 @@ class Learner(NamedTuple):
     bonus_scale: Scale
 
 
+class RewardStreams(NamedTuple):
+    """What is to be collected: one stream of reward, or several with values of their own."""
+
+    rewards: Float[Array, "B T V"]
+    weights: Float[Array, " V"]
+    """of their advantages"""
+    gammas: Float[Array, " V"]
+
+
 class Judged(NamedTuple):
     """An unroll with what it was worth."""
 
@@ -53,7 +65,9 @@ class Judged(NamedTuple):
 
 def optimiser(config: AgentConfig) -> optax.GradientTransformation:
     """Adam on clipped gradients; apart from it Adam for the duals, which have to follow the policy."""
-    networks = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate))
+    networks = optax.chain(
+        optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate, eps=ADAM_EPSILON)
+    )
     labels = Trained("networks", "networks", "duals")  # type: ignore[arg-type]
     return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
 
@@ -68,7 +82,7 @@ def begin_learning(config: AgentConfig, policy: Policy, network: AgentNetwork, j
 
 def reward_streams(
     config: AgentConfig, learner: Learner, rollout: Rollout, bonus: Float[Array, "B S"], use: BonusUse
-) -> tuple[Learner, Float[Array, "B T V"]]:
+) -> tuple[Learner, RewardStreams]:
     """R_t + λ_b Bonus_t, or the two apart; each divided by its own running deviation (appendix B).
 
     Bonus_t is that of the history at t + 1, and 0 where the episode ends there: what follows cannot be explored.
@@ -76,30 +90,37 @@ def reward_streams(
     counted = rollout.valid & ~rollout.last
     reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
     bonus_scale = update_scale(learner.bonus_scale, bonus[:, 1:], counted, config.scale_decay)
+    learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
     R = scaled(rollout.reward, reward_scale, config.reward_clip)
     extra = scaled(bonus[:, 1:], bonus_scale, None)
     extra = extra - jnp.mean(extra, where=counted) if use.centred else extra
-    extra = use.lambda_b * jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)
-    learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
-    return learner, jnp.stack([R, extra], -1) if config.two_values else (R + extra)[..., None]
+    extra = jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)
+    if config.two_values:
+        weights, gammas = jnp.asarray([1.0, use.lambda_b]), jnp.asarray([config.gamma, config.bonus_gamma])
+        return learner, RewardStreams(jnp.stack([R, extra], -1), weights, gammas)
+    combined = (R + use.lambda_b * extra)[..., None]
+    return learner, RewardStreams(combined, jnp.ones(1), jnp.asarray([config.gamma]))
 
 
-def judge(config: AgentConfig, rollout: Rollout, rewards: Float[Array, "B T V"]) -> Judged:
+def judge(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> Judged:
     """Advantages and value targets; the advantages of several streams of reward add up."""
-    gammas = jnp.asarray([config.gamma, config.bonus_gamma][: rewards.shape[-1]])
 
     def of_stream(reward: Array, value: Array, gamma: Array):
-        return generalised_advantages(reward, rollout.discount, rollout.last, value, gamma, config.lambda_)
+        advantages, targets = generalised_advantages(
+            reward, rollout.discount, rollout.last, value, gamma, config.gae_lambda
+        )
+        return _normalised(advantages, rollout.valid) if config.normalise_advantages else advantages, targets
 
-    advantages, targets = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)(
-        rewards, rollout.value, gammas
-    )
-    total = jnp.sum(advantages, axis=-1)
-    if config.normalise_advantages:
-        mean = jnp.mean(total, where=rollout.valid)
-        deviation = jnp.sqrt(jnp.mean(jnp.square(total - mean), where=rollout.valid))
-        total = (total - mean) / (deviation + 1e-8)
-    return Judged(rollout, total, targets)
+    each = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)
+    advantages, targets = each(streams.rewards, rollout.value, streams.gammas)
+    return Judged(rollout, advantages @ streams.weights, targets)
+
+
+def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:
+    """Mean 0 and deviation 1 over what counts; what hardly varies, such as values before any reward, stays small."""
+    centred = advantages - jnp.mean(advantages, where=valid)
+    deviation = jnp.sqrt(jnp.mean(jnp.square(centred), where=valid))
+    return centred / jnp.maximum(deviation, SMALLEST_DEVIATION)
 
 
 def agent_loss(
@@ -154,19 +175,19 @@ def learn(
     B = len(judged.advantages)
 
     def update(carry: Any, inputs: tuple[Array, PRNGKeyArray]):
-        trained, optimiser_state, state = carry
+        before, optimiser_state, state = carry
         chosen, key = inputs
         part = Judged(
             *jax.tree.map(lambda leaf: leaf[chosen], (judged.rollout, judged.advantages, judged.targets))
         )
-        parameters, fixed = eqx.partition(trained, trainable(trained))
+        parameters, fixed = eqx.partition(before, trainable(before))
 
         def loss(parameters: Any):
             return agent_loss(config, policy, representation, eqx.combine(parameters, fixed), part, key)
 
         gradient, (noticed, numbers) = jax.grad(loss, has_aux=True)(parameters)
         updates, optimiser_state = optimiser(config).update(gradient, optimiser_state, parameters)
-        trained = eqx.combine(optax.apply_updates(parameters, updates), fixed)
+        trained: Any = eqx.combine(optax.apply_updates(parameters, updates), fixed)
         trained = trained._replace(duals=projected(trained.duals))
         return (trained, optimiser_state, representation.track(state, noticed)), numbers
 

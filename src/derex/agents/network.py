@@ -28,20 +28,20 @@ VALUE_SCALE = 0.1
 class Readout(eqx.Module):
     """A rectified layer and a linear one on the belief."""
 
-    hidden: eqx.nn.Linear
-    out: eqx.nn.Linear
+    hidden: Float[Array, "H H"]
+    hidden_bias: Float[Array, " H"]
+    out: Float[Array, "H n"]
+    out_bias: Float[Array, " n"]
 
     def __init__(self, width: int, size: int, scale: float, *, key: PRNGKeyArray):
         hidden_key, out_key = jax.random.split(key)
-        self.hidden = eqx.nn.Linear(width, width, key=hidden_key)
-        out = eqx.nn.Linear(width, size, key=out_key)
-        self.out = eqx.tree_at(
-            lambda l: (l.weight, l.bias), out, (out.weight * scale, jnp.zeros_like(out.bias))
-        )
+        self.hidden = jax.nn.initializers.he_normal()(hidden_key, (width, width))
+        self.hidden_bias = jnp.zeros(width)
+        self.out = scale * jax.nn.initializers.lecun_normal()(out_key, (width, size))
+        self.out_bias = jnp.zeros(size)
 
     def __call__(self, beliefs: Float[Array, "B S H"]) -> Float[Array, "B S n"]:
-        hidden = jax.nn.relu(beliefs @ self.hidden.weight.T + self.hidden.bias)
-        return hidden @ self.out.weight.T + self.out.bias
+        return jax.nn.relu(beliefs @ self.hidden + self.hidden_bias) @ self.out + self.out_bias
 
 
 class Seen(NamedTuple):
@@ -73,7 +73,7 @@ class AgentNetwork(eqx.Module):
         *,
         key: PRNGKeyArray,
     ):
-        """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams of reward are valued."""
+        """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
         encoder_key, embedding_key, core_key, policy_key, value_key = jax.random.split(key, 5)
         encoder = encoder_of(list(observation), width, key=encoder_key)
         self.embedding = Embedding(encoder, width * len(observation), action, width, key=embedding_key)

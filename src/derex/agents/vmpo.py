@@ -10,9 +10,11 @@ Shapes: N transitions, P parts of the policy's divergence.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.lax import stop_gradient as sg
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
 
@@ -123,9 +125,20 @@ def top_advantages(
 ) -> Bool[Array, " N"]:
     """Which transitions are in the top fraction of those that count.
 
-    A threshold from a sort of the whole array, wherever its pieces live: under jit on several devices this
-    is still the top half of the global batch, not of each device's share.
+    A threshold from a sort of the whole array, wherever its pieces live: on several devices this is still the
+    top half of the global batch, not of each device's share.
     """
     k = jnp.maximum(jnp.floor(fraction * jnp.sum(counted)).astype(jnp.int32), 1)
-    ascending = jnp.sort(jnp.where(counted, advantages, -jnp.inf))
+    ascending = jnp.sort(_gathered(jnp.where(counted, advantages, -jnp.inf)))
     return counted & (advantages >= ascending[advantages.shape[0] - k])
+
+
+def _gathered(x: Float[Array, " N"]) -> Float[Array, " N"]:
+    """All of x on every device, where shardings are explicit: jax then refuses to sort along a split axis.
+
+    Elsewhere the compiler does this by itself.
+    """
+    sharding = jax.typeof(x).sharding
+    if all(axis is None for axis in sharding.spec):
+        return x
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))

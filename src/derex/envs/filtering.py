@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Float32, Int, Int32
+from jaxtyping import Bool, Float32, Int32
 
 HIDDEN = -1
 """In place of a state's id, where the state was not seen."""
@@ -21,13 +21,13 @@ _SUM_TOLERANCE = 1e-4  # of probabilities that may have been rounded to single p
 
 
 def bayes_filter(
-    transitions: Float[Any, "..."],
-    prior: Float[Any, "..."],
-    seen: Int[Any, "..."],
-    previous_action: Int[Any, "..."],
-    first: Bool[Any, "..."] | None = None,
+    transitions: Any,
+    prior: Any,
+    seen: Any,
+    previous_action: Any,
+    first: Any = None,
     *,
-    policy: Float[Any, "..."] | None = None,
+    policy: Any = None,
 ) -> Float32[Array, "B T n"]:
     """b_t(s) = Pr(s_t = s | o_0, a_0, o_1, …, a_{t-1}, o_t), exactly, for states that are seen or hidden.
 
@@ -58,8 +58,10 @@ def bayes_filter(
         The beliefs (B, T, n); each sums to one. One belief and its successors under all actions, B n (A + 1) numbers,
         are held beside them.
     """
-    if first is None:
-        first = np.zeros(seen.shape, dtype=bool)
+    transitions, prior = _array("transitions", transitions, "biuf"), _array("prior", prior, "biuf")
+    policy = None if policy is None else _array("policy", policy, "biuf")
+    seen, previous_action = _array("seen", seen, "iu"), _array("previous_action", previous_action, "iu")
+    first = np.zeros(seen.shape, dtype=bool) if first is None else _array("first", first, "b")
     _check_shapes(transitions, prior, seen, previous_action, first, policy)
     for name, table in (("transitions", transitions), ("prior", prior), ("policy", policy)):
         _check_distributions(name, table)
@@ -115,6 +117,18 @@ def _predicted(
     return jnp.take_along_axis(moved, jnp.maximum(action, 0)[:, None, None], axis=1)[:, 0]
 
 
+def _array(name: str, values: Any, kinds: str) -> Any:
+    """The values as an array, JAX's own as they are; of one of these kinds of numbers."""
+    array = values if isinstance(values, Array) else np.asarray(values)
+    if np.dtype(array.dtype).kind not in kinds:
+        expected = {"iu": "integers", "b": "booleans"}.get(kinds, "numbers")
+        to = {"iu": "int", "b": "bool"}.get(kinds, "float")
+        raise TypeError(
+            f"{name}: expected {expected}, got {array.dtype}. If they are meant so: np.asarray({name}).astype({to})."
+        )
+    return array
+
+
 def _check_shapes(
     transitions: Any, prior: Any, seen: Any, previous_action: Any, first: Any, policy: Any
 ) -> None:
@@ -124,6 +138,8 @@ def _check_shapes(
         raise ValueError(
             f"seen: expected shape (trajectories, steps), got {seen.shape}. One row: seen[None]."
         )
+    if not seen.shape[1]:
+        raise ValueError(f"seen: expected at least one step, got shape {seen.shape}.")
     n, n_actions = transitions.shape[:2]
     expected = (
         ("prior", prior, (n,)),

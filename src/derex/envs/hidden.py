@@ -12,7 +12,8 @@ remember. `slip` and `random_start` make the state truly unknown; `filter` says 
 Letters in shapes: n states, B episodes, T = horizon + 1 observations of each.
 """
 
-from typing import Any, NamedTuple
+import numbers
+from typing import Any, NamedTuple, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,7 @@ class HiddenAgent:
         frames: the frame of every state and, at place n, the one without the agent; read-only.
     """
 
+    @no_type_check  # wrong types are refused by name
     def __init__(self, world: GridWorld, p: float | int, size: int = 30, random_start: bool = False) -> None:
         """Builds the environment.
 
@@ -60,8 +62,17 @@ class HiddenAgent:
             random_start: True draws the first state uniformly from those that can be reached from the world's start,
                 closed ones excepted, and the agent is not told which unless it is seen.
         """
+        if not isinstance(world, GridWorld):
+            raise TypeError(
+                f"world: expected a GridWorld, got {type(world).__name__}. Of a map: GridWorld(FOUR_ROOMS)."
+            )
+        if isinstance(p, bool) or not isinstance(p, numbers.Real):
+            raise TypeError(f"p: expected a number, got {p!r} of type {type(p).__name__}.")
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"p: a probability in [0, 1] was expected, got {p}.")
+        _check_integer("size", size)
+        if not isinstance(random_start, bool | np.bool_):
+            raise TypeError(f"random_start: expected True or False, got {random_start!r}.")
         self.world = world
         self.p = float(p)
         self.size = size
@@ -72,6 +83,7 @@ class HiddenAgent:
     def __repr__(self) -> str:
         return f"HiddenAgent({self.world!r}, p={self.p}, size={self.size}, random_start={self.random_start})"
 
+    @no_type_check
     def rollout(
         self, key: PRNGKeyArray, n_envs: int, horizon: int, policy: Float[Any, "n 4"] | None = None
     ) -> Walk:
@@ -86,6 +98,8 @@ class HiddenAgent:
             policy: π[s, a], rows that sum to one, which reads the *true* state; give it to `filter` too. None is the
                 uniformly random policy, the paper's.
         """
+        _check_integer("n_envs", n_envs)
+        _check_integer("horizon", horizon)
         start_key, walk_key, hide_key = jax.random.split(key, 3)
         starts = None
         if self.random_start:
@@ -119,6 +133,13 @@ class HiddenAgent:
 
     def _frame_ids(self, walk: Walk) -> Int32[Array, "B T"]:
         return jnp.where(walk.hidden, self.world.n_states, walk.state)
+
+
+def _check_integer(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: expected an integer, got {value!r} of type {type(value).__name__}.")
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}.")
 
 
 def _first_states(world: GridWorld, random_start: bool) -> Float64[np.ndarray, " n"]:

@@ -29,9 +29,9 @@ class PointMass:
 
     d is the distance to the target after the step. Episodes start at rest in the middle with a target anywhere in
     [-1, 1]² and are cut after 100 steps. The observation is position, velocity and target. Speeds are cut at 1 along
-    each axis, and the walls at ±2 stop the mass. Success is a return of at least -2: the controller 4 (target - x) - 3 v
-    reaches the farthest targets, the corners, with -1.63; to do nothing costs 10 d, 7.65 on average, and so succeeds
-    only for the 3% of targets within 0.2.
+    each axis, and the walls at ±2 stop the mass. Success is a return of at least -2: the controller
+    4 (target - x) - 3 v reaches the farthest targets, the corners, with -1.63; to do nothing costs 10 d, 7.65 on
+    average, and so succeeds only for the 3% of targets within 0.2.
     """
 
     spec = EnvironmentSpec(

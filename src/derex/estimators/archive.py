@@ -6,7 +6,7 @@ The archive is a NumPy `.npz` (a zip with a checksum of every member), so that o
 import io
 import json
 import os
-import tempfile
+import uuid
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,14 @@ import jax
 import numpy as np
 
 HEADER = "header.json"
+
+
+class DamagedError(ValueError):
+    """A file that is not what its writer wrote."""
+
+    def __init__(self, what: str):
+        super().__init__(f"{what} Save the model again, or restore the file.")
+        self.what = what
 
 
 def storable(value: Any) -> np.ndarray:
@@ -31,13 +39,13 @@ def write(target: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -
     members = {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: the folder {target.parent} does not exist. Create it first.")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **members)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
@@ -64,9 +72,8 @@ def read(
             if not known or (header["version"] <= version and header["arrays"] != sorted(arrays)):
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
-            raise ValueError(
-                f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error}). Save the model "
-                "again, or restore the file."
+            raise DamagedError(
+                f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error})."
             ) from error
     if header["version"] > version:
         raise ValueError(
@@ -80,11 +87,20 @@ def named_arrays(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if hasattr(leaf, "shape")]
 
 
-def filled(skeleton: Any, start: str, arrays: dict[str, np.ndarray], path: Any) -> Any:
-    """The skeleton with the arrays whose names have that start, names and shapes checked first."""
+def filled(
+    skeleton: Any, start: str, arrays: dict[str, np.ndarray], path: Any, own_encoder: bool = True
+) -> Any:
+    """The skeleton with the arrays whose names have that start, names and shapes checked first.
+
+    Where they do not fit, the user's own encoder is to blame, if the skeleton has one; else the file.
+    """
     expected = {f"{start}{name}": leaf.shape for name, leaf in named_arrays(skeleton)}
     stored = {name: array.shape for name, array in arrays.items() if name.startswith(start)}
     wrong = sorted(name for name in stored.keys() | expected if stored.get(name) != expected.get(name))
+    if wrong and not own_encoder:
+        raise DamagedError(
+            f"{path} is damaged: its arrays do not fit its header (first difference: {wrong[0].removeprefix(start)})."
+        )
     if wrong:
         raise ValueError(
             f"{path}: its parameters do not fit the encoder (first difference: {wrong[0].removeprefix(start)}). "

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple, no_type_check
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
@@ -18,8 +16,9 @@ from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
 from derex.estimators import validation as check
 from derex.estimators.base import Decomposition
-from derex.estimators.history_building import future_of
-from derex.estimators.history_training import Watch, fit_together
+from derex.estimators.history_building import check_encoder, future_of
+from derex.estimators.history_steps import one_step
+from derex.estimators.history_training import Watch, fit_one
 from derex.estimators.measuring import squared_correlation
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.training import (
@@ -30,9 +29,8 @@ from derex.estimators.trajectories import (
     StreamSpec,
     check_like_fitted,
     check_trajectories,
-    streams_with,
+    useful_streams,
 )
-from derex.networks.futures import steps_left
 from derex.networks.histories import HistoryNetworks, at_each_step
 from derex.networks.recurrent import Memory
 from derex.types import Trajectories
@@ -77,6 +75,7 @@ class HistoryDeRex(Decomposition):
         weighted_bonus: weights Σ̃⁻² in the bonus (the paper's); False is the plain norm.
         sigma_floor: smaller singular values count as this much in the weights.
         n_actions: how many actions there are, if the training data may not show them all.
+        n_ids: the same of observations, or parts of them, that are ids.
         random_state: seed; the same seed and data give the same result.
         verbose: show a progress bar.
 
@@ -86,7 +85,7 @@ class HistoryDeRex(Decomposition):
         >>> model = HistoryDeRex(k=16).fit(trajectories)  # doctest: +SKIP
         >>> model.transform(trajectories).shape  # (streams, steps, k)  # doctest: +SKIP
         >>> memory = model.initial_memory()  # doctest: +SKIP
-        >>> memory, f, bonus = model.step(memory, [observation], [previous_action])  # doctest: +SKIP
+        >>> memory, f, bonus = model.step(memory, [observation], [previous_action])  # None at first  # doctest: +SKIP
     """
 
     objectives = ("derex", "nested", "laplacian")
@@ -109,6 +108,7 @@ class HistoryDeRex(Decomposition):
         weighted_bonus: bool = True,
         sigma_floor: float = SIGMA_FLOOR,
         n_actions: int | None = None,
+        n_ids: int | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ):
@@ -125,11 +125,13 @@ class HistoryDeRex(Decomposition):
         self.weighted_bonus = weighted_bonus
         self.sigma_floor = sigma_floor
         self.n_actions = n_actions
+        self.n_ids = n_ids
         self.random_state = random_state
         self.verbose = verbose
 
     # --- training ------------------------------------------------------------------------------------------------
 
+    @no_type_check  # as in __init__
     def fit(
         self,
         X: Any,
@@ -147,7 +149,7 @@ class HistoryDeRex(Decomposition):
                 goes on from it as if it had not been.
             watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) every hundred updates or so.
         """
-        fit_together([self], [X], checkpoints=None if checkpoint is None else [checkpoint], watch=watch)
+        fit_one(self, X, checkpoint, watch)
         return self
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -196,8 +198,9 @@ class HistoryDeRex(Decomposition):
 
         Args:
             memory: from `initial_memory` or the last `step`.
-            observation: a pytree of arrays (streams, …).
-            previous_action: what each stream did just before, (streams,) numbers (none: -1) or (streams, …) vectors.
+            observation: a pytree of arrays (streams, …), or a list with the observation of each stream.
+            previous_action: what each stream did just before, (streams,) numbers (none: -1) or (streams, …) vectors
+                (none: 0). None, alone or in the place of a stream's action: none.
             first: where a new episode begins, so that the stream's past is forgotten; None: nowhere.
         """
         check_is_fitted(self)
@@ -207,18 +210,7 @@ class HistoryDeRex(Decomposition):
                 f"memory: expected what `initial_memory` or `step` of this model gave, {width} units wide; got "
                 f"{memory!r}."
             )
-        streams = len(memory.hidden)
-        flags = np.zeros(streams, bool) if first is None else np.asarray(first, bool)
-        if isinstance(observation, list) and self._spec.outline == 0:
-            observation = np.asarray(observation)  # of numbers, not a pytree of them
-        steps = Trajectories(
-            jax.tree.map(lambda leaf: _one_step("observation", leaf), observation),
-            _one_step("previous_action", previous_action),
-            flags.reshape(-1, 1),
-            np.ones((streams, 1), bool),
-        )
-        steps = check_trajectories(steps, "step")
-        check_like_fitted(steps, self._spec)
+        steps = one_step(observation, previous_action, first, len(memory.hidden), self._spec)
         f, memory = _read(self._reader(), on_device(steps), memory)
         f = np.asarray(f)[:, 0, self._order]
         return Reading(memory, f, self._norm(f))
@@ -228,8 +220,10 @@ class HistoryDeRex(Decomposition):
         check_is_fitted(self)
         X = check_trajectories(X)
         check_like_fitted(X, self._spec)
-        tied = self._state.networks.reverse is None
-        data = StreamData(X, self._useful(X, tied), future_of(self.tests, tied), int(self.batch_size), 0)
+        batch_size = check.check_integer("batch_size", self.batch_size, self.fewest)
+        future = future_of(self._trained_as["tests"], self._state.networks.reverse is None)
+        useful = useful_streams(X, future.needs, int(self._trained_as["k"]))
+        data = StreamData(X, useful, future, batch_size, 0)
         return squared_correlation(
             *counted_rows(data.source, data.sample(len(X.first)), self._state.networks)
         )
@@ -254,64 +248,35 @@ class HistoryDeRex(Decomposition):
         objective = super()._check_parameters()
         check.check_integer("width", self.width, 1)
         check.check_flag("test_actions", self.test_actions)
-        if self.n_actions is not None:
-            check.check_integer("n_actions", self.n_actions, 1)
+        for name in ("n_actions", "n_ids"):
+            if getattr(self, name) is not None:
+                check.check_integer(name, getattr(self, name), 1)
         if isinstance(self.tests, str):
             check.check_choice("tests", self.tests, ("to-end",))
         else:
             check.check_integer("tests", self.tests, 1)
-        if isinstance(self.encoder, str):
-            check.check_choice("encoder", self.encoder, ("auto",))
-        elif not (isinstance(self.encoder, eqx.Module) or callable(self.encoder)):
-            raise TypeError(
-                "encoder: expected 'auto', an Equinox module or a function (key, width) -> module; got "
-                f"{self.encoder!r}."
+        check_encoder(self.encoder)
+        check.check_seed("random_state", self.random_state)
+        if self.k > self.width:
+            raise ValueError(
+                f"k: got {self.k}, but f and g are read off width = {self.width} units, which have no more than that "
+                "many singular functions; choose width >= k."
             )
         return objective
 
     def _default_rate(self) -> float:
         return LEARNING_RATE
 
-    def _useful(self, X: Trajectories, tied: bool) -> np.ndarray:
-        """Numbers of the streams to draw from."""
-        needs = future_of(self.tests, tied).needs
-        left = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
-        counted, wanted = left >= needs, 2 * int(self.k) + 2
-        if counted.sum() < wanted:
-            raise ValueError(
-                f"X: {int(counted.sum())} histories are followed by {needs} or more steps of their episode, expected "
-                f"at least {wanted} for k = {self.k}. The longest episode has {int(left.max()) + 1} steps. "
-                f"Choose tests <= {max(1, int(left.max()) // 2)}, collect more trajectories, or use a smaller k."
-            )
-        return streams_with(counted)
-
-    def _resumed(self, checkpoint: Any, code: int) -> tuple[TrainState, list[tuple[float, ...]]] | None:
-        """Where an interrupted fit of this model to this data stopped; None if there was none."""
-        if checkpoint is None:
-            return None
-        if not Path(checkpoint).parent.is_dir():
-            raise FileNotFoundError(
-                f"checkpoint: the folder {Path(checkpoint).parent} does not exist. Create it first."
-            )
-        if not Path(checkpoint).exists():
-            return None
-        encoder = None if isinstance(self.encoder, str) else self.encoder
-        before = type(self).load(checkpoint, encoder=encoder)
-        ignored = {"encoder", "verbose", "weighted_bonus", "sigma_floor"}
-        mine, its = ({n: v for n, v in m.get_params().items() if n not in ignored} for m in (self, before))
-        different = sorted(name for name in mine if mine[name] != its[name])
-        if different or before._fingerprint != code:
-            what = f"parameters {different}" if different else "data"
-            raise ValueError(
-                f"checkpoint: {checkpoint} is of a fit with other {what}. Remove the file, or choose another."
-            )
-        return before._state, before._history
-
     def _publish(
-        self, spec: StreamSpec, state: TrainState, history: list[tuple[float, ...]], code: int
+        self,
+        spec: StreamSpec,
+        state: TrainState,
+        history: list[tuple[float, ...]],
+        code: int,
+        seed: int | None,
     ) -> None:
         """Set everything that makes a model fitted."""
-        self._spec, self._fingerprint = spec, code
+        self._spec, self._fingerprint, self._seed = spec, code, seed
         names = ("k", "objective", "encoder", "width", "tests", "test_actions", "lambda_r")
         self._trained_as = {name: getattr(self, name) for name in names}
         self._publish_state(state, history)
@@ -332,13 +297,3 @@ def _read(networks: HistoryNetworks, trajectories: Trajectories, memory: Memory 
         embedded = networks.embed(trajectories).history
         beliefs, memory = networks.beliefs(embedded, trajectories.first, memory)
         return at_each_step(networks.f, beliefs), memory
-
-
-def _one_step(name: str, values: Any) -> np.ndarray:
-    """(streams, …) -> (streams, 1, …)."""
-    array = np.asarray(values)
-    if array.ndim == 0:
-        raise ValueError(
-            f"{name}: expected one entry for each stream, got a single {array.dtype}: {values!r}."
-        )
-    return array[:, None]

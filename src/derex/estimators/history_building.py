@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from derex.decomposition.objectives import Objective
+from derex.estimators import validation as check
 from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.training import plain_side, starting_side
 from derex.estimators.trajectories import StreamSpec, sample_observations
@@ -27,6 +28,16 @@ CALIBRATION_STRIDE = 4  # every fourth of them suffices for the scale of what co
 # correlations grow first, whereas large random outputs have to be taken back before anything is learnt.
 STARTING_DEVIATION = 0.1
 CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
+
+
+def check_encoder(encoder: Any) -> None:
+    """ "auto", a module, or a function that makes one."""
+    if isinstance(encoder, str):
+        check.check_choice("encoder", encoder, ("auto",))
+    elif not (isinstance(encoder, eqx.Module) or callable(encoder)):
+        raise TypeError(
+            f"encoder: expected 'auto', an Equinox module or a function (key, width) -> module; got {encoder!r}."
+        )
 
 
 def future_of(tests: int | str, tied: bool) -> Future:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, no_type_check
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn.utils import check_random_state
 
 from derex.decomposition.objectives import Objective
 from derex.estimators.history_building import build_networks, future_of
+from derex.estimators.history_persistence import check_file, resumable
 from derex.estimators.measuring import settled_statistics
 from derex.estimators.progress import FitProgress
 from derex.estimators.streams import StreamData, counted_rows
@@ -36,10 +37,13 @@ from derex.estimators.training import (
 from derex.estimators.trajectories import (
     StreamSpec,
     check_trajectories,
+    common_spec,
     describe,
     fingerprint,
-    stored_once,
+    stored_alike,
+    useful_streams,
 )
+from derex.types import Trajectories
 
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
 
@@ -56,14 +60,15 @@ class Fit:
     spec: StreamSpec
     data: StreamData
     code: int  # of the data
+    seed: int
     checkpoint: str | os.PathLike[str] | None
     state: TrainState
     history: list[tuple[float, ...]]
 
     @property
-    def shape(self) -> str:
-        """All that decides which program trains it."""
-        return str((self.spec, self.data.streams.shape[1], jax.tree.map(np.shape, self.data.source.values)))
+    def level(self) -> tuple[int, str]:
+        """Updates done, and all that decides which program trains it: fits of one level go on side by side."""
+        return int(self.state.step), str((self.spec, jax.tree.map(np.shape, self.data.source.values)))
 
     def record(self, end: int, seen: Progress) -> None:
         """What a chunk of updates showed."""
@@ -71,7 +76,7 @@ class Fit:
 
     def publish(self) -> None:
         """What the fit has come to is the model; it is also written, if there is to be a checkpoint."""
-        self.model._publish(self.spec, self.state, self.history, self.code)
+        self.model._publish(self.spec, self.state, self.history, self.code, self.seed)
         if self.checkpoint is not None:
             self.model.save(self.checkpoint)
 
@@ -85,26 +90,70 @@ class Fit:
 
 def untrained(model: Any, X: Any) -> None:
     """The model as it is before its first update, with the statistics that its networks then have: a control."""
-    begin(model, X, None).finish()
+    begin([model], [X], [None], ["X"])[0].finish()
 
 
-def begin(model: Any, X: Any, checkpoint: str | os.PathLike[str] | None) -> Fit:
-    """Check everything; networks are fresh, or those of the checkpoint."""
-    objective = model._check_parameters()
-    X = check_trajectories(X)
-    spec = describe(X, model.n_actions)
-    useful = model._useful(X, objective.tied)
-    X = stored_once(X, most=int(model.batch_size) * X.shape[1] // 4)
+def begin(
+    models: Sequence[Any], sets: Sequence[Any], checkpoints: Sequence[Any], names: list[str]
+) -> list[Fit]:
+    """Check everything; networks are fresh, or those of the checkpoints.
+
+    Sets of trajectories that one program is to read get networks with room for the ids and actions of all of them.
+    """
+    objectives = [model._check_parameters() for model in models]
+    sets = [check_trajectories(*each) for each in zip(sets, names, strict=True)]
+    specs = [
+        describe(X, model.n_actions, model.n_ids, name)
+        for X, model, name in zip(sets, models, names, strict=True)
+    ]
+    spec, lead = common_spec(specs, names), models[0]
+    for X, name in zip(sets, names, strict=True):
+        if X.shape[1] != sets[0].shape[1]:
+            raise ValueError(
+                f"{name}: expected {sets[0].shape[1]} steps, as in {names[0]}; got {X.shape[1]}. Pad the shorter at "
+                "their ends, with valid False there."
+            )
+    future = future_of(lead.tests, objectives[0].tied)
+    useful = [useful_streams(X, future.needs, int(lead.k), name) for X, name in zip(sets, names, strict=True)]
+    codes = [0 if c is None else fingerprint(X) for X, c in zip(sets, checkpoints, strict=True)]
+    sets = stored_alike(sets, most=int(lead.batch_size) * sets[0].shape[1] // 4)
+    rows = zip(models, objectives, sets, useful, codes, checkpoints, names, strict=True)
+    return [_begun(spec, *row) for row in rows]
+
+
+def _begun(
+    spec: StreamSpec,
+    model: Any,
+    objective: Objective,
+    X: Trajectories,
+    useful: Int[np.ndarray, " n"],
+    code: int,
+    checkpoint: Any,
+    name: str,
+) -> Fit:
+    """One fit: from the start, or from where its checkpoint says it was."""
+    name = "checkpoint" if name == "X" else name.replace("trajectories", "checkpoints")
+    before = None if checkpoint is None else resumable(model, checkpoint, code, name)
     seed = int(check_random_state(model.random_state).randint(2**31 - 1))
+    if before is not None:
+        seed, spec = seed if before._seed is None else before._seed, before._spec
     data = StreamData(X, useful, future_of(model.tests, objective.tied), int(model.batch_size), seed)
-    code = fingerprint(X) if checkpoint is not None else 0
-    resumed = model._resumed(checkpoint, code)
-    if resumed is None:
-        networks = build_networks(model, spec, objective, X, data, seed)
-        resumed = initial_state(networks, int(model.k)), []
-    return Fit(model, objective, spec, data, code, checkpoint, *resumed)
+    if before is not None:
+        return Fit(model, objective, spec, data, code, seed, checkpoint, before._state, before._history)
+    networks = build_networks(model, spec, objective, X, data, seed)
+    return Fit(
+        model, objective, spec, data, code, seed, checkpoint, initial_state(networks, int(model.k)), []
+    )
 
 
+def fit_one(model: Any, X: Any, checkpoint: Any, watch: Any) -> None:
+    """`HistoryDeRex.fit`."""
+    if checkpoint is not None:
+        check_file("checkpoint", checkpoint)
+    _fit([model], [X], [checkpoint], watch, ["X"])
+
+
+@no_type_check  # wrong types are refused by name
 def fit_together(
     models: Sequence[Any],
     trajectories: Sequence[Any],
@@ -116,32 +165,57 @@ def fit_together(
 
     Args:
         models: with the same parameters, except `random_state`.
-        trajectories: of the same shapes.
+        trajectories: of as many steps, of the same kind. Ids and actions are those of any of the sets.
         checkpoints: a file for each, as in `HistoryDeRex.fit`.
         watch: as in `HistoryDeRex.fit`; it sees the mean over the models.
     """
+    models, trajectories = _listed("models", models), _listed("trajectories", trajectories)
     if not models or len(models) != len(trajectories):
         raise ValueError(
             f"models and trajectories: expected as many of each, got {len(models)} and {len(trajectories)}."
         )
-    if checkpoints is not None and len(checkpoints) != len(models):
-        raise ValueError(
-            f"checkpoints: expected one for each of {len(models)} models, got {len(checkpoints)}."
-        )
     _check_alike(models)
-    places = [None] * len(models) if checkpoints is None else checkpoints
-    fits = [begin(*each) for each in zip(models, trajectories, places, strict=True)]
-    shapes = sorted({fit.shape for fit in fits})
-    if len(shapes) > 1:
-        raise ValueError(f"trajectories: fits side by side read the same shapes; got {' and '.join(shapes)}.")
-    for done in sorted({int(fit.state.step) for fit in fits}):  # resumed ones may be ahead
-        level = [fit for fit in fits if int(fit.state.step) == done]
-        _train(level, watch)
+    places = [None] * len(models) if checkpoints is None else _listed("checkpoints", checkpoints)
+    if len(places) != len(models):
+        raise ValueError(f"checkpoints: expected one for each of {len(models)} models, got {len(places)}.")
+    if checkpoints is not None:
+        files = [check_file(f"checkpoints[{n}]", place).resolve() for n, place in enumerate(places)]
+        if len(set(files)) < len(files):
+            raise ValueError(
+                f"checkpoints: expected a file of its own for each fit, got {list(map(str, places))}."
+            )
+    _fit(models, trajectories, places, watch, [f"trajectories[{n}]" for n in range(len(models))])
+
+
+def _fit(models: list[Any], sets: list[Any], checkpoints: list[Any], watch: Any, names: list[str]) -> None:
+    if watch is not None and not callable(watch):
+        raise TypeError(f"watch: expected a function of four numbers, or None; got {watch!r}.")
+    fits = begin(models, sets, checkpoints, names)
+    for level in sorted({fit.level for fit in fits}):  # resumed ones may be ahead
+        _train([fit for fit in fits if fit.level == level], watch)
     for fit in fits:
         fit.finish()
 
 
-def _check_alike(models: Sequence[Any]) -> None:
+def _listed(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str | os.PathLike | Trajectories) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"{name}: expected a list with one entry for each fit, got {type(values).__name__}. For one fit: "
+            "HistoryDeRex.fit."
+        )
+    return list(values)
+
+
+def _check_alike(models: list[Any]) -> None:
+    from derex.estimators.histories import HistoryDeRex  # which imports this module
+
+    for number, model in enumerate(models):
+        if not isinstance(model, HistoryDeRex):
+            raise TypeError(f"models[{number}]: expected a HistoryDeRex, got {type(model).__name__}.")
+        if any(model is other for other in models[:number]):
+            raise ValueError(
+                f"models[{number}] is there twice; make a model for each fit: sklearn.base.clone(model)."
+            )
     first, *others = (
         {n: v for n, v in model.get_params().items() if n != "random_state"} for model in models
     )

@@ -9,6 +9,7 @@ import zlib
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -16,8 +17,9 @@ from derex.estimators import validation as check
 from derex.estimators.sources import distinct_rows
 from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
+from derex.networks.futures import steps_left
 from derex.networks.observations import kind_of
-from derex.types import NO_ACTION, Indexed, Trajectories
+from derex.types import MOST_ACTIONS, NO_ACTION, Indexed, Trajectories
 
 LARGEST_TABLE_OF_IDS = 2**20
 
@@ -33,6 +35,12 @@ class StreamSpec(NamedTuple):
     def observation(self, leaves: list[Any]) -> Any:
         """An observation of this structure."""
         return jax.tree.unflatten(jax.tree.structure(_drawn(self.outline)), leaves)
+
+    @property
+    def places(self) -> list[str]:
+        """Where in the observation each part is, as Python would write it."""
+        leaves = jax.tree_util.tree_leaves_with_path(_drawn(self.outline))
+        return [jax.tree_util.keystr(place) for place, _ in leaves]
 
 
 def outline(tree: Any) -> Any:
@@ -55,31 +63,52 @@ def _drawn(outlined: Any) -> Any:
     ((kind, inside),) = outlined.items()
     if kind == "dict":
         return {key: _drawn(value) for key, value in inside.items()}
-    return (list if kind == "list" else tuple)(_drawn(value) for value in inside)
+    return {"list": list, "tuple": tuple}[kind](_drawn(value) for value in inside)
+
+
+def _worded(outlined: Any) -> str:
+    """The structure for people to read."""
+    if outlined == 0:
+        return "array"
+    ((kind, inside),) = outlined.items()
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {_worded(value)}" for key, value in inside.items()) + "}"
+    return ("[{}]" if kind == "list" else "({})").format(", ".join(map(_worded, inside)))
+
+
+def _field(name: str, field: str) -> str:
+    """`X.observation`, or `observation` where fields are arguments."""
+    return f"{name}.{field}" if name else field
 
 
 def check_trajectories(X: Any, name: str = "X") -> Trajectories:
-    """NumPy arrays of consistent shapes with finite values; memory maps are not copied."""
+    """NumPy arrays of consistent shapes with finite values; memory maps are not copied.
+
+    Where an episode begins there is no previous action, whatever stands there.
+    """
     if not isinstance(X, Trajectories):
         raise TypeError(
             f"{name}: expected derex.types.Trajectories, got {type(X).__name__}. Make them from a list of episodes: "
             "Trajectories.from_episodes(observations, actions)."
         )
-    first, valid = (_flags(f"{name}.{field}", getattr(X, field)) for field in ("first", "valid"))
+    first, valid = (_flags(_field(name, field), getattr(X, field)) for field in ("first", "valid"))
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
         raise ValueError(
-            f"{name}.first and {name}.valid: expected shape (streams, steps) for both; got {first.shape} and "
-            f"{valid.shape}."
+            f"{_field(name, 'first')} and {_field(name, 'valid')}: expected shape (streams, steps) for both; got "
+            f"{first.shape} and {valid.shape}."
         )
     if not valid[:, 0].all() or (valid[:, 1:] & ~valid[:, :-1]).any():
-        raise ValueError(f"{name}.valid: each stream has at least one step, and its padding comes last.")
+        raise ValueError(
+            f"{_field(name, 'valid')}: each stream has at least one step, and its padding comes last."
+        )
     action = np.asarray(X.previous_action)
     if action.shape[:2] != first.shape:
         raise ValueError(
-            f"{name}.previous_action: expected shape {first.shape} or {(*first.shape, '…')}, got {action.shape}."
+            f"{_field(name, 'previous_action')}: expected shape {first.shape} or {(*first.shape, '…')}, got "
+            f"{action.shape}."
         )
-    action = _actions(f"{name}.previous_action", action, valid)
-    return Trajectories(_observation(f"{name}.observation", X.observation, valid), action, first, valid)
+    action = _actions(_field(name, "previous_action"), action, valid & ~first)
+    return Trajectories(_observation(_field(name, "observation"), X.observation, valid), action, first, valid)
 
 
 def _flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
@@ -89,20 +118,21 @@ def _flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
     return array
 
 
-def _actions(name: str, action: np.ndarray, valid: np.ndarray) -> np.ndarray:
+def _actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
+    """Those that were taken; none elsewhere."""
     if action.dtype.kind in "iu":
         if action.ndim != 2:
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
-        least, largest = action[valid].min(), action[valid].max()
-        if least < NO_ACTION or largest >= LARGEST_TABLE_OF_IDS:
+        some = action[taken]
+        if some.size and not NO_ACTION <= some.min() <= some.max() < MOST_ACTIONS:
             raise ValueError(
-                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {LARGEST_TABLE_OF_IDS}, got "
-                f"{least} to {largest}."
+                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {MOST_ACTIONS}, got "
+                f"{some.min()} to {some.max()}."
             )
-        return np.where(valid, action.astype(np.int32), NO_ACTION)
+        return np.where(taken, action.astype(np.int32), NO_ACTION)
     if action.dtype.kind != "f":
         raise TypeError(f"{name}: expected integers or floats, got {action.dtype}.")
-    vectors = np.where(valid[..., None], action.reshape(*valid.shape, -1), 0.0)
+    vectors = np.where(taken[..., None], action.reshape(*taken.shape, -1), 0.0)
     check.check_finite(name, vectors)
     return vectors.astype(np.float32)
 
@@ -163,50 +193,95 @@ def _sound(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) 
     return array
 
 
-def describe(X: Trajectories, n_actions: int | None) -> StreamSpec:
-    """The specification of checked trajectories."""
+def describe(X: Trajectories, n_actions: int | None, n_ids: int | None = None, name: str = "X") -> StreamSpec:
+    """The specification of checked trajectories; more actions and ids than they show may be declared."""
     values, axes = (X.observation.values, 1) if isinstance(X.observation, Indexed) else (X.observation, 2)
-    leaves = jax.tree.leaves(values)
-    parts = tuple(_spec(leaf, axes) for leaf in leaves)
-    numbered = X.previous_action.dtype.kind == "i"
-    if not numbered:
-        return StreamSpec(outline(values), parts, "vectors", X.previous_action.shape[-1])
+    shape, observed = outline(values), _field(name, "observation")
+    leaves = jax.tree_util.tree_leaves_with_path(values)
+    parts = tuple(
+        _spec(f"{observed}{jax.tree_util.keystr(place)}", leaf, axes, n_ids) for place, leaf in leaves
+    )
+    if X.previous_action.dtype.kind != "i":
+        return StreamSpec(shape, parts, "vectors", X.previous_action.shape[-1])
     largest = int(X.previous_action.max())
     if n_actions is not None and largest >= n_actions:
-        raise ValueError(f"n_actions: got {n_actions}, but X.previous_action has action {largest}.")
-    return StreamSpec(outline(values), parts, "ids", max(largest + 1, 1) if n_actions is None else n_actions)
+        raise ValueError(
+            f"n_actions: got {n_actions}, but {_field(name, 'previous_action')} has action {largest}."
+        )
+    return StreamSpec(shape, parts, "ids", max(largest + 1, 1) if n_actions is None else n_actions)
 
 
-def _spec(leaf: np.ndarray, axes: int) -> InputSpec:
+def _spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -> InputSpec:
     shape, kind = leaf.shape[axes:], kind_of(leaf.shape[axes:], leaf.dtype)
-    n_ids = 0
-    if kind == "ids":
-        least, largest = check.min_max(leaf)
-        if least < 0 or largest >= LARGEST_TABLE_OF_IDS:
+    dtype = check.device_dtype(leaf.dtype, None if kind == "vectors" else kind)
+    if kind != "ids":
+        return InputSpec(shape, 0, kind, dtype)
+    least, largest = map(int, check.min_max(leaf))
+    if least < 0 or largest >= LARGEST_TABLE_OF_IDS:
+        raise ValueError(
+            f"{name}: ids must run from 0 to less than {LARGEST_TABLE_OF_IDS}, got {least} to {largest}. "
+            "Renumber them, or pass numbers as floats."
+        )
+    if n_ids is not None and largest >= n_ids:
+        raise ValueError(f"n_ids: got {n_ids}, but {name} has id {largest}.")
+    return InputSpec(shape, largest + 1 if n_ids is None else n_ids, kind, dtype)
+
+
+def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> None:
+    """Steps look like those of the training data, and ids and actions are among those of the model."""
+    got = describe(X, None, name=name)
+    different = difference(got, spec, name, "as in fit")
+    if different is not None:
+        raise ValueError(different)
+    for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True):
+        if now.n_ids > then.n_ids:
             raise ValueError(
-                f"X.observation: ids must run from 0 to less than {LARGEST_TABLE_OF_IDS}, got {least} to {largest}. "
-                "Renumber them, or pass numbers as floats."
+                f"{_field(name, 'observation')}{place}: id {now.n_ids - 1} is new to the model; training showed "
+                f"0..{then.n_ids - 1}. Fit on data that show it, or with n_ids={now.n_ids} or more."
             )
-        n_ids = int(largest) + 1
-    return InputSpec(shape, n_ids, kind, check.device_dtype(leaf.dtype, None if kind == "vectors" else kind))
+    if spec.actions == "ids" and got.choices > spec.choices:
+        raise ValueError(
+            f"{_field(name, 'previous_action')}: action {got.choices - 1} is new to the model; training showed "
+            f"0..{spec.choices - 1}. Fit on data that show it, or with n_actions={got.choices} or more."
+        )
 
 
-def check_like_fitted(X: Trajectories, spec: StreamSpec) -> None:
-    """Steps look like those of the training data."""
-    got = describe(X, None)
-    if got.outline != spec.outline:
-        raise ValueError(
-            f"X.observation: expected the structure {spec.outline}, as in fit; got {got.outline}."
-        )
-    for now, then in zip(got.parts, spec.parts, strict=True):
-        if (now.shape, now.dtype) != (then.shape, then.dtype) or now.n_ids > then.n_ids:
-            raise ValueError(f"X.observation: expected parts like {then}, as in fit; got {now}.")
-    same_size = got.choices <= spec.choices if spec.actions == "ids" else got.choices == spec.choices
-    if got.actions != spec.actions or not same_size:
-        raise ValueError(
-            f"X.previous_action: expected {spec.actions} with {spec.choices} choices, as in fit; got {got.actions} "
-            f"with {got.choices}. If there are more actions than the training data shows, fit with n_actions=."
-        )
+def difference(now: StreamSpec, then: StreamSpec, name: str, like: str) -> str | None:
+    """How steps differ in kind from what they should be like, and what to do about it; None if they do not."""
+    observed, acted = _field(name, "observation"), _field(name, "previous_action")
+    if now.outline != then.outline:
+        return f"{observed}: expected {_worded(then.outline)}, {like}; got {_worded(now.outline)}."
+    for place, new, old in zip(then.places, now.parts, then.parts, strict=True):
+        part = f"{observed}{place}"
+        if new.shape != old.shape:
+            return f"{part}: expected shape {old.shape} at each step, {like}; got {new.shape}."
+        if new.dtype != old.dtype:
+            note = (
+                " Images of bytes are read as fractions of 255." if "uint8" in (new.dtype, old.dtype) else ""
+            )
+            return (
+                f"{part}: expected values of type {old.dtype}, {like}; got {new.dtype}. Convert them: "
+                f"{part}.astype(np.{old.dtype}).{note}"
+            )
+    kinds = [
+        "numbers (integers)" if spec.actions == "ids" else f"vectors of {spec.choices}"
+        for spec in (then, now)
+    ]
+    if kinds[0] == kinds[1]:
+        return None
+    fix = " Number them, or if they are numbers: .astype(int)." if then.actions == "ids" else ""
+    return f"{acted}: expected {kinds[0]}, {like}; got {kinds[1]}.{fix}"
+
+
+def common_spec(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
+    """One specification for all, with tables for the ids and actions of any; they must agree in everything else."""
+    for spec, name in zip(specs, names, strict=True):
+        different = difference(spec, specs[0], name, f"as in {names[0]}")
+        if different is not None:
+            raise ValueError(different)
+    columns = zip(*(spec.parts for spec in specs), strict=True)
+    parts = tuple(column[0]._replace(n_ids=max(part.n_ids for part in column)) for column in columns)
+    return specs[0]._replace(parts=parts, choices=max(spec.choices for spec in specs))
 
 
 def stored_once(X: Trajectories, most: int) -> Trajectories:
@@ -223,6 +298,23 @@ def stored_once(X: Trajectories, most: int) -> Trajectories:
         return X
     rows = leaves[0].reshape(-1, *leaves[0].shape[2:])[found.first]
     return X._replace(observation=Indexed(structure.unflatten([rows]), found.inverse.reshape(X.shape)))
+
+
+def stored_alike(sets: list[Trajectories], most: int) -> list[Trajectories]:
+    """`stored_once` for sets that one program reads: all of them or none, with as many places for observations."""
+    stored = [stored_once(X, most) for X in sets]
+    if not all(isinstance(X.observation, Indexed) for X in stored):
+        return sets
+    longest = max(len(jax.tree.leaves(X.observation.values)[0]) for X in stored)
+
+    def lengthened(leaf: np.ndarray) -> np.ndarray:
+        missing = longest - len(leaf)
+        return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]) if missing else leaf
+
+    return [
+        X._replace(observation=X.observation._replace(values=jax.tree.map(lengthened, X.observation.values)))
+        for X in stored
+    ]
 
 
 def sample_observations(X: Trajectories, most: int, rng: np.random.Generator) -> Any:
@@ -244,6 +336,24 @@ def fingerprint(X: Trajectories) -> int:
         for block in np.array_split(leaf, max(1, leaf.nbytes >> 26)):
             code = zlib.crc32(np.ascontiguousarray(block).tobytes(), code)
     return code
+
+
+def useful_streams(X: Trajectories, needs: int, k: int, name: str = "X") -> Int[np.ndarray, " n"]:
+    """Numbers of the streams to draw from; there must be enough histories with that many steps of their future."""
+    left = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
+    found, wanted = int((left >= needs).sum()), 2 * k + 2
+    if found < wanted:
+        longest = int(left.max())
+        shorter = [n for n in range(1, min(needs, longest + 1)) if (left >= n).sum() >= wanted]
+        fixes = [f"choose tests <= {shorter[-1]}"] if shorter else []
+        fixes += ["collect more or longer trajectories"]
+        fixes += [f"choose k <= {found // 2 - 1}"] if found >= 4 else []
+        followed = "another step" if needs == 1 else f"{needs} or more steps"
+        raise ValueError(
+            f"{name}: {found} histories are followed by {followed} of their episode, expected at least {wanted} for "
+            f"k = {k}. The longest episode has {longest + 1} steps. To mend it: {', or '.join(fixes)}."
+        )
+    return streams_with(left >= needs)
 
 
 def streams_with(counted: Bool[np.ndarray, "B T"]) -> Int[np.ndarray, " n"]:

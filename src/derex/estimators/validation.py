@@ -58,6 +58,19 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_seed(name: str, value: Any) -> None:
+    """None, an integer, or NumPy's older generator, as scikit-learn takes them."""
+    if value is None or value is np.random or isinstance(value, np.random.RandomState):
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"{name}: expected None, an integer or a numpy.random.RandomState; got {value!r} of type "
+            f"{type(value).__name__}. With a numpy.random.Generator: {name}=int(generator.integers(2**31))."
+        )
+    if not 0 <= int(value) < 2**32:
+        raise ValueError(f"{name}: expected an integer from 0 to 2**32 - 1, got {value}.")
+
+
 def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
     """None, a size, or a pair of them; only tables have one."""
     if n_states is None:

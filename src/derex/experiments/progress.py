@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-LINE_SECONDS = 30.0  # between lines within a fit, where there is no terminal
+from derex.training.progress import LiveBar
 
 
 class StudyProgress:
     """A bar over the fits of a study; plain lines where there is no terminal."""
 
     def __init__(self, title: str, total: int):
-        self._title, self._total, self._done = title, total, 0
-        self._bar: Any = None
+        self._total, self._done = total, 0
+        self._bar = LiveBar(title, total, "sampling transitions")
         self._label = ""
 
     def __enter__(self) -> StudyProgress:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[status]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._bar.start()
-        self._task = self._bar.add_task(self._title, total=self._total, status="sampling transitions")
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        self._bar.__exit__(*exception)
 
     def start(self, label: str) -> None:
         """A fit begins."""
-        self._label, self._spoken = label, time.monotonic()
+        self._label = label
         self._counted: tuple[int, float] | None = None  # from where, and since when, this run counts updates
-        self._bar.update(self._task, status=label)
+        self._bar.restart()
+        self._bar.update(self._done, label)
 
     def within(self, done: int, steps: int, news: str) -> None:
         """How far it is: updates done of how many, their rate, the time left, and what training says."""
@@ -52,19 +38,16 @@ class StudyProgress:
         elif done > self._counted[0]:
             rate = (done - self._counted[0]) / max(now - self._counted[1], 1e-9)
             text += f"{rate:.1f}/s, {(steps - done) / rate:.0f} s left, "
-        self._bar.update(self._task, status=text + news)
-        if not self._console.is_terminal and now - self._spoken > LINE_SECONDS:
-            self._console.print(f"{self._title}  {text}{news}", highlight=False, soft_wrap=True)
-            self._spoken = now
+        self._bar.update(self._done, text + news)
+        self._bar.mention(text + news)
 
     def finish(self, result: str) -> None:
         """It ended, with this result."""
         self._done += 1
-        line = f"{self._title}  {self._done}/{self._total}  {self._label}: {result}"
-        self._console.print(line, highlight=False, soft_wrap=True)
-        self._bar.update(self._task, completed=self._done)
+        self._bar.say(f"{self._done}/{self._total}  {self._label}: {result}")
+        self._bar.update(self._done)
 
     def skip(self) -> None:
         """It was not needed."""
         self._done += 1
-        self._bar.update(self._task, completed=self._done)
+        self._bar.update(self._done)

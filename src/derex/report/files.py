@@ -4,11 +4,16 @@ import io
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+class DamagedError(ValueError):
+    """A file that is not, or not all of, what its writer wrote."""
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
@@ -43,12 +48,27 @@ def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, n
     Args:
         path: the file.
         writer: the function that should have written it, for the error's text.
+
+    Raises:
+        DamagedError: the file is cut short, changed, or of somebody else.
     """
-    with np.load(path, allow_pickle=False) as file:
-        if "header" not in file:
-            raise ValueError(f"path: {path} is no file of `{writer}`; it has no header.")
-        arrays = {name: file[name] for name in file.files}
-    return json.loads(arrays.pop("header").tobytes()), arrays
+    with open(path, "rb") as opened:  # a file that cannot be read at all is another matter
+        try:
+            if not zipfile.is_zipfile(opened):
+                raise ValueError("it is not a whole .npz file")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            if "header" not in arrays:
+                raise ValueError("it has no header")
+            header = json.loads(arrays.pop("header").tobytes())
+            if not isinstance(header, dict):
+                raise ValueError("its header is not a table")
+        except Exception as error:  # a damaged archive can fail in any way
+            raise DamagedError(
+                f"path: {path} is damaged, or no file of `{writer}`: {error}. Write it again."
+            ) from error
+    return header, arrays
 
 
 def _umask() -> int:

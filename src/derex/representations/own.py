@@ -17,6 +17,8 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.fixed import trainable
 
+ADAM_EPSILON = 1e-5  # parameters without a gradient would otherwise walk about on rounding errors
+
 
 class Own(NamedTuple):
     """Networks and the state of their optimiser."""
@@ -40,7 +42,9 @@ class OwnTraining:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate))
+        return optax.chain(
+            optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=ADAM_EPSILON)
+        )
 
     def begin(self, networks: Any) -> Own:
         """Before the first step."""

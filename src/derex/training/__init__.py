@@ -1,1 +1,43 @@
-"""Training agents."""
+"""Training agents: `train(TrainConfig(env="rooms-chain-8", out=Path("runs/a")))`, or `derex train`.
+
+What is asked for is imported when it is asked for: a progress bar needs no JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from derex.training.config import TrainConfig
+    from derex.training.folder import load_config, read_metrics
+    from derex.training.loop import Training
+    from derex.training.metrics import DivergedError
+    from derex.training.run import TrainResult, make_training, train
+
+_PLACES = {
+    "DivergedError": "metrics",
+    "TrainConfig": "config",
+    "TrainResult": "run",
+    "Training": "loop",
+    "load_config": "folder",
+    "make_training": "run",
+    "read_metrics": "folder",
+    "train": "run",
+}
+
+__all__ = [
+    "DivergedError",
+    "TrainConfig",
+    "TrainResult",
+    "Training",
+    "load_config",
+    "make_training",
+    "read_metrics",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module that holds the name."""
+    if name in _PLACES:
+        return getattr(import_module(f"derex.training.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'derex.training' has no attribute {name!r}")

@@ -66,6 +66,13 @@ class Training:
         width = self.config.width
         return Sizes(observation, self.policy.width, width, width, self.streams.n)
 
+    def __post_init__(self) -> None:
+        if self.streams.n % self.config.minibatches:
+            raise ValueError(
+                f"streams: expected a multiple of agent.minibatches = {self.config.minibatches}, whole streams go into "
+                f"each; got {self.streams.n}."
+            )
+
     def begin(self, key: PRNGKeyArray) -> TrainState:
         """Before the first step."""
         network_key, representation_key, actor_key, key = jax.random.split(key, 4)
@@ -92,8 +99,8 @@ class Training:
         actor, rollout = unroll(network, policy, self.streams, state.actor, acting, config.unroll)
         view = network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
-        learner, rewards = reward_streams(config, state.learner, rollout, bonus, representation.use)
-        judged = judge(config, rollout, rewards)
+        learner, streams = reward_streams(config, state.learner, rollout, bonus, representation.use)
+        judged = judge(config, rollout, streams)
         learner, represented, numbers = learn(
             config, policy, representation, learner, represented, judged, learning
         )

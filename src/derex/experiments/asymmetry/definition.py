@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from derex.experiments.quick import shortened
+from derex.experiments.quick import either
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,15 @@ class AsymmetryStudy:
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: two levels, three mazes"""
-    seeds: int = 10
+    seeds: int = either(10, quick=3)
     """mazes, each with its own data and networks"""
-    doors: tuple[int, ...] = (0, 4, 8, 12, 16, 20)
+    doors: tuple[int, ...] = either((0, 4, 8, 12, 16, 20), quick=(0, 20))
     """how many doors of the maze are one-way"""
     k: int = 16
     """features of each method, beside a constant"""
-    transitions: int = 1_000_000
+    transitions: int = either(1_000_000, quick=500_000)
     """of a uniform random policy from one corner"""
-    steps: int = 2000
+    steps: int = either(2000, quick=1000)
     """updates of each fit"""
     gamma: float = 0.95
     """discount of the value functions"""
@@ -33,7 +33,3 @@ class AsymmetryStudy:
     name: ClassVar[str] = "asymmetry"
     methods: ClassVar[tuple[str, ...]] = ("derex", "nested", "laplacian")
     horizon: ClassVar[int] = 1000
-
-    def shortened(self) -> AsymmetryStudy:
-        """What --quick runs, where nothing else was asked for."""
-        return shortened(self, seeds=3, doors=(0, 20), transitions=500_000, steps=1000)

@@ -14,6 +14,7 @@ from derex.experiments.evaluation import Setting, fit
 from derex.experiments.output import claim_folder, write_metrics
 from derex.experiments.problems import Problem
 from derex.experiments.progress import StudyProgress
+from derex.experiments.quick import resolved
 from derex.experiments.result import StudyResult
 from derex.experiments.statistics import interval
 from derex.report import (
@@ -55,7 +56,7 @@ def run(study: AsymmetryStudy) -> StudyResult:
     if not 0.0 < study.gamma < 1.0:
         raise ValueError(f"--gamma: expected a discount between 0 and 1, got {study.gamma}.")
     claim_folder(study.out, study.name)
-    config = study.shortened() if study.quick else study
+    config = resolved(study)
     rows: list[dict[str, Any]] = []
     with StudyProgress("derex reproduce asymmetry", len(config.doors) * config.seeds) as progress:
         for doors in config.doors:

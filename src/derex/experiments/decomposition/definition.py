@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from derex.experiments.quick import shortened
+from derex.experiments.quick import either
 
 Cell = tuple[str, int, float | str, str]  # objective, k, λ_r, control
 
@@ -23,13 +23,13 @@ class TabularStudy:
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
-    seeds: int = 3
+    seeds: int = either(3, quick=1)
     """each seed draws its own data, networks and, for mazes, map"""
-    maps: tuple[str, ...] = ("four-rooms", "maze", "rooms")
+    maps: tuple[str, ...] = either(("four-rooms", "maze", "rooms"), quick=("four-rooms",))
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = 1_000_000
+    transitions: int = either(1_000_000, quick=200_000)
     """of a uniform random policy from one corner"""
-    steps: int = 4000
+    steps: int = either(4000, quick=2000)
     """updates of each fit"""
 
     name: ClassVar[str] = "tabular"
@@ -42,10 +42,6 @@ class TabularStudy:
         *CONTROLS,
     )
 
-    def shortened(self) -> TabularStudy:
-        """What --quick runs, where nothing else was asked for."""
-        return shortened(self, seeds=1, maps=("four-rooms",), transitions=200_000, steps=2000)
-
 
 @dataclass(frozen=True)
 class PixelsStudy:
@@ -55,13 +51,13 @@ class PixelsStudy:
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
-    seeds: int = 3
+    seeds: int = either(3, quick=1)
     """each seed draws its own data, networks and, for mazes, map"""
-    maps: tuple[str, ...] = ("four-rooms", "rooms")
+    maps: tuple[str, ...] = either(("four-rooms", "rooms"), quick=("four-rooms",))
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = 100_000
+    transitions: int = either(100_000, quick=50_000)
     """of a uniform random policy from one corner; 2.7 kB of picture each"""
-    steps: int = 2000
+    steps: int = either(2000, quick=400)
     """updates of each fit"""
 
     name: ClassVar[str] = "pixels"
@@ -72,7 +68,3 @@ class PixelsStudy:
         *(("derex", k, 10.0, "") for k in (3, 8, 16)),
         *CONTROLS,
     )
-
-    def shortened(self) -> PixelsStudy:
-        """What --quick runs, where nothing else was asked for."""
-        return shortened(self, seeds=1, maps=("four-rooms",), transitions=50_000, steps=400)

@@ -13,6 +13,7 @@ from derex.experiments.evaluation import Fitted, Setting, fit_and_score
 from derex.experiments.output import claim_folder, write_metrics
 from derex.experiments.problems import Problem, make_problem, named_map
 from derex.experiments.progress import StudyProgress
+from derex.experiments.quick import resolved
 from derex.experiments.result import StudyResult
 from derex.report import Comparison, GridMap, View, save_comparison
 
@@ -28,7 +29,7 @@ def run(study: Study) -> StudyResult:
     for name in study.maps:
         named_map(name, 0)  # an unknown one is refused before anything is written
     claim_folder(study.out, study.name)
-    config = study.shortened() if study.quick else study
+    config = resolved(study)
     cells = QUICK if study.quick else config.grid
     settings = [Setting(*cell) for cell in cells]
     total = len(config.maps) * config.seeds * len(settings) + 1

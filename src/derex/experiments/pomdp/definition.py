@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from derex.experiments.quick import shortened
+from derex.experiments.quick import either
 
 PICTURED, DECODED, UNCERTAIN, CLOCKS = "pictured", "decoded", "uncertain", "clocks"
 FEW = 4  # features, at most, of the cases that are pictured
@@ -63,39 +63,32 @@ class PomdpStudy:
     """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
     quick: bool = False
     """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
-    p: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9)
+    p: tuple[float, ...] = either((0.0, 0.3, 0.6, 0.9), quick=(0.3, 0.6))
     """probabilities that a frame hides the agent"""
     seeds: int = 1
     """each seed draws its own trajectories and networks"""
-    steps: int = 8000
+    steps: int = either(8000, quick=1000)
     """updates of a fit; the easy ones take half as many"""
-    width: int = 256
+    width: int = either(256, quick=64)
     """units of the LSTMs"""
-    batch: int = 128
+    batch: int = either(128, quick=32)
     """trajectories in an update"""
-    large_k: int = 64
+    large_k: int = either(64, quick=32)
     """features from which beliefs are decoded"""
-    trajectories: int = 32768
+    trajectories: int = either(32768, quick=4096)
     """to train on, of a uniform random policy"""
-    decoder_trajectories: int = 1024
+    decoder_trajectories: int = either(1024, quick=128)
     """to train decoders on; others than those"""
-    test_trajectories: int = 256
+    test_trajectories: int = either(256, quick=64)
     """to score on; others again"""
-    horizon: int = 250
+    horizon: int = either(250, quick=100)
     """steps of an episode"""
-    tests: int = 32
+    tests: int = either(32, quick=16)
     """longest test"""
     objective: str = "nested"
     """nested (ordered, reliable in a few thousand updates) or derex (the paper's loss)"""
 
     name: ClassVar[str] = "pomdp"
-
-    def shortened(self) -> PomdpStudy:
-        """What --quick runs, where nothing else was asked for."""
-        return shortened(
-            self, p=(0.3, 0.6), steps=1000, width=64, batch=32, large_k=32, trajectories=4096,
-            decoder_trajectories=128, test_trajectories=64, horizon=100, tests=16,
-        )  # fmt: skip
 
     def groups(self) -> list[list[Case]]:
         """The grid: for each p few features for the pictures and many for beliefs, then the two side questions.

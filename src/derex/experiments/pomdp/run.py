@@ -10,6 +10,7 @@ from derex.experiments.pomdp.definition import Case, PomdpStudy
 from derex.experiments.pomdp.evaluation import Outcome, evaluate
 from derex.experiments.pomdp.kept import KeptCases
 from derex.experiments.progress import StudyProgress
+from derex.experiments.quick import resolved
 from derex.experiments.result import StudyResult
 
 OBJECTIVES = ("nested", "derex")
@@ -17,7 +18,7 @@ OBJECTIVES = ("nested", "derex")
 
 def run(study: PomdpStudy) -> StudyResult:
     """Train and evaluate every case, then write numbers, pictures and page."""
-    config = study.shortened() if study.quick else study
+    config = resolved(study)
     _check(config)
     claim_folder(study.out, study.name)
     kept, outcomes = KeptCases(config), {}
@@ -74,4 +75,17 @@ def _check(study: PomdpStudy) -> None:
     if study.horizon <= study.tests:
         raise ValueError(
             f"--horizon: expected more than the {study.tests} steps of --tests, got {study.horizon}."
+        )
+    most = max(case.k for case in study.cases())
+    if most > study.width:
+        raise ValueError(
+            f"--width: expected at least {most}, as many units as the most features (--large-k {study.large_k}), got "
+            f"{study.width}."
+        )
+    histories = study.trajectories * (study.horizon + 1 - study.tests)  # with a whole test after them
+    if histories < 2 * most + 2:
+        raise ValueError(
+            f"--trajectories: {study.trajectories} of --horizon {study.horizon} have {histories} histories with "
+            f"--tests {study.tests} steps after them, expected at least {2 * most + 2} for {most} features. Raise "
+            "--trajectories or --horizon, or lower --tests or --large-k."
         )

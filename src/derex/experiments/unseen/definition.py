@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from derex.experiments.quick import shortened
+from derex.experiments.quick import either
 
 
 @dataclass(frozen=True)
@@ -17,22 +17,18 @@ class UnseenStudy:
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: one room, one seed"""
-    seeds: int = 3
+    seeds: int = either(3, quick=1)
     """each seed draws its own data and networks"""
-    rooms: tuple[int, ...] = (1, 2, 3)
+    rooms: tuple[int, ...] = either((1, 2, 3), quick=(3,))
     """of four rooms, which to leave out, one after the other; the agent starts in room 0"""
     encoders: tuple[str, ...] = ("mlp", "conv")
     """mlp sees coordinates, conv sees 30×30 pictures"""
-    objectives: tuple[str, ...] = ("derex", "nested")
+    objectives: tuple[str, ...] = either(("derex", "nested"), quick=("derex",))
     """losses to train with"""
-    transitions: int = 100_000
+    transitions: int = either(100_000, quick=50_000)
     """of a uniform random policy from one corner"""
-    steps: int = 1500
+    steps: int = either(1500, quick=400)
     """updates of each fit"""
 
     name: ClassVar[str] = "unseen"
     k: ClassVar[int] = 16
-
-    def shortened(self) -> UnseenStudy:
-        """What --quick runs, where nothing else was asked for."""
-        return shortened(self, seeds=1, rooms=(3,), objectives=("derex",), transitions=50_000, steps=400)

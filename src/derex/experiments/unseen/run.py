@@ -11,6 +11,7 @@ from derex.experiments.evaluation import Setting, fit
 from derex.experiments.output import claim_folder, write_metrics
 from derex.experiments.problems import Problem, make_problem
 from derex.experiments.progress import StudyProgress
+from derex.experiments.quick import resolved
 from derex.experiments.result import StudyResult
 from derex.experiments.statistics import interval
 from derex.experiments.unseen.definition import UnseenStudy
@@ -47,7 +48,7 @@ def run(study: UnseenStudy) -> StudyResult:
     if not set(study.rooms) <= {1, 2, 3}:
         raise ValueError(f"--rooms: four rooms has rooms 1, 2 and 3 to leave out, got {study.rooms}.")
     claim_folder(study.out, study.name)
-    config = study.shortened() if study.quick else study
+    config = resolved(study)
     cases = [
         (encoder, objective, room, seed)
         for encoder in config.encoders

@@ -1,0 +1,99 @@
+"""Environment steps a second while training, and ratios: ours against a plain feed-forward PPO, methods against V-MPO.
+
+    python benchmarks/agent_speed.py [--env rooms-chain-8] [--streams 256] [--width 64] [--json FILE]
+
+All in one run, on the same environment with the same streams, unroll, epochs and mini-batches; parts of the rows are
+timed in turn, so that what else the machine does falls on all of them. Absolute numbers mean something on an idle
+accelerator only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from plain_ppo import PlainPPO
+
+from derex.agents.config import AgentConfig
+from derex.envs import make, make_streams
+from derex.representations import find_form
+from derex.training.loop import Training
+
+ROWS = {
+    "V-MPO, feed-forward": ("vmpo", "", "feed-forward"),
+    "V-MPO, recurrent": ("vmpo", "", "lstm"),
+    "RND, feed-forward": ("rnd", "", "feed-forward"),
+    "De-Rex on states, feed-forward": ("derex", "states", "feed-forward"),
+    "De-Rex on histories, own encoder, recurrent": ("derex", "histories", "lstm"),
+    "De-Rex on the agent's belief, recurrent": ("derex", "belief", "lstm"),
+    "Laplacian, recurrent": ("laplacian", "", "lstm"),
+}
+PPO = "plain PPO, feed-forward"
+
+
+def main() -> None:
+    """Print a table; with --json also write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--env", default="rooms-chain-8")
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--unroll", type=int, default=32)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=10, help="of one timed part")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    rows = measure(options)
+    for name, rate in rows.items():
+        print(f"{name:<46} {rate:12,.0f} steps/s   {rate / rows[PPO]:5.2f} x plain PPO")
+    vmpo, derex = rows["V-MPO, recurrent"], rows["De-Rex on histories, own encoder, recurrent"]
+    print(f"\noverhead of De-Rex on histories over recurrent V-MPO: {vmpo / derex:.2f} x")
+    print(f"device: {jax.local_devices()[0].device_kind}")
+    if options.json:
+        content = {
+            "steps_per_second": rows,
+            "options": vars(options),
+            "device": jax.local_devices()[0].device_kind,
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+
+
+def measure(options: argparse.Namespace) -> dict[str, float]:
+    """Median rate of each row."""
+    streams = make_streams(make(options.env), options.streams)
+    ppo = PlainPPO(streams, options.unroll, options.width)
+    parts = {PPO: runner(ppo.begin(jax.random.key(0)), ppo.advance, options.iterations)}
+    for name, (method, form, core) in ROWS.items():
+        config = AgentConfig(core=core, width=options.width, unroll=options.unroll)
+        training = Training(streams, find_form(method, form).build(), config)
+        parts[name] = runner(training.begin_seeds((0,)), training.advance, options.iterations)
+    steps = options.iterations * options.streams * options.unroll
+    times: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(options.repeats):
+        for name, part in parts.items():
+            times[name].append(part())
+    return {name: steps / statistics.median(found) for name, found in times.items()}
+
+
+def runner(state: Any, advance: Callable[[Any, int], Any], iterations: int) -> Callable[[], float]:
+    """A function that runs some iterations and says how long they took; compiled already."""
+    held = [advance(state, 1)]
+    held[0] = jax.block_until_ready(advance(held[0], 1))
+
+    def part() -> float:
+        start = time.perf_counter()
+        held[0] = jax.block_until_ready(advance(held[0], iterations))
+        return time.perf_counter() - start
+
+    return part
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What a training run is asked to do; plain data that imports no JAX itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from derex.agents.config import AgentConfig
+
+LINES = 100  # of metrics in a run, where nothing else is asked for
+LARGEST_SEED = 2**31
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train an agent on an environment.
+
+    One environment step is one step of one stream, the resets between episodes included. Every seed takes `steps` of
+    them, rounded up to whole iterations of streams × agent.unroll.
+    """
+
+    env: str
+    """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ..."""
+    out: Path
+    """folder for metrics.jsonl, config.json and the map of visits"""
+    method: str = "derex"
+    """vmpo, laplacian, rnd, derex-rep, derex, or your own as package.module:Class"""
+    form: str = ""
+    """which form of the method, where it has several: histories, states or belief; none: its first"""
+    steps: int | float = 10_000_000
+    """environment steps of each seed"""
+    seeds: int = 1
+    """how many seeds, side by side"""
+    seed: int = 0
+    """the first of them"""
+    streams: int = 256
+    """environments side by side, for each seed"""
+    log_every: int | float | None = None
+    """environment steps between lines of metrics; none: a hundredth of the run"""
+    overwrite: bool = False
+    """begin again in a folder that holds an earlier run"""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    representation: Any = None
+    """options of the form; none: its own defaults"""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "log_every"):
+            value = getattr(self, name)
+            if value is not None and not (value >= 1 and float(value).is_integer()):
+                raise ValueError(f"{name}: expected a whole number of steps, at least 1; got {value:g}.")
+        counts = {"seeds": self.seeds, "streams": self.streams}
+        counts |= {f"agent.{name}": getattr(self.agent, name) for name in ("unroll", "epochs", "minibatches")}
+        for name, value in counts.items():
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}.")
+        if not 0 <= self.seed <= LARGEST_SEED - self.seeds:
+            raise ValueError(
+                f"seed: expected 0 or more, and all seeds below {LARGEST_SEED}; got {self.seed}."
+            )
+        if self.streams % self.agent.minibatches:
+            raise ValueError(
+                f"streams: expected a multiple of agent.minibatches = {self.agent.minibatches}, since each holds whole "
+                f"streams; got {self.streams}."
+            )
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+    @property
+    def iteration_steps(self) -> int:
+        """Environment steps of an iteration, for each seed."""
+        return self.streams * self.agent.unroll
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations it takes."""
+        return math.ceil(self.steps / self.iteration_steps)
+
+    def log_iterations(self) -> tuple[int, ...]:
+        """After which iterations a line is written: as evenly as they go, always after the last."""
+        every = self.steps / LINES if self.log_every is None else self.log_every
+        lines = min(max(round(self.steps / every), 1), self.iterations)
+        return tuple(self.iterations * line // lines for line in range(1, lines + 1))
+
+    def resolved(self) -> TrainConfig:
+        """The same with nothing left open."""
+        from derex.representations.methods import METHODS, find_form
+
+        default = find_form(self.method, self.form)
+        chosen = default if self.representation is None else self.representation
+        forms = METHODS.get(self.method, {self.form: default})
+        if self.form:
+            forms = {self.form: forms[self.form]}
+        named = [name for name, form in forms.items() if type(form) is type(chosen)]
+        if not named:
+            expected = " or ".join(type(form).__name__ for form in forms.values())
+            raise ValueError(
+                f"representation: expected {expected} for method {self.method!r}, got {type(chosen).__name__}."
+            )
+        given = {option.name: getattr(self, option.name) for option in fields(TrainConfig)}
+        given |= {"form": named[0], "representation": chosen}
+        return TrainConfig(**given | {"steps": int(self.steps), "log_every": self._log_every()})
+
+    def _log_every(self) -> int:
+        """Environment steps between lines, as they come out."""
+        return round(self.iterations / len(self.log_iterations())) * self.iteration_steps
+
+
+def config_type(method: str, form: str) -> type[TrainConfig]:
+    """`TrainConfig` with the options of one form, for a command line that shows them."""
+    from derex.representations.methods import find_form
+
+    default = find_form(method, form)
+    options = field(default_factory=lambda: default)
+    return make_dataclass(
+        "TrainConfig",
+        [("representation", type(default), options)],
+        bases=(TrainConfig,),
+        frozen=True,
+        namespace={"__module__": __name__, "__doc__": TrainConfig.__doc__},
+    )
+
+
+def to_plain(options: Any) -> Any:
+    """Nested dataclasses as nested dicts."""
+    if not hasattr(options, "__dataclass_fields__"):
+        return options
+    return {part.name: to_plain(getattr(options, part.name)) for part in fields(options)}
+
+
+def from_plain(default: Any, values: dict[str, Any]) -> Any:
+    """The dataclass `default` with the values that `to_plain` gave."""
+    changed = {
+        name: from_plain(getattr(default, name), value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return replace(default, **changed)

@@ -1,0 +1,115 @@
+"""From the sums of a log interval to its lines of metrics, one for each seed.
+
+Shapes: N seeds, B streams, n numbered states.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from derex.report.data import spearman
+from derex.training.loop import Training, TrainState
+from derex.types import EnvironmentSpec
+
+
+class DivergedError(ValueError):
+    """A number of the training is no longer finite."""
+
+
+class Reading(NamedTuple):
+    """The sums of an interval, as numpy arrays with the seeds in front."""
+
+    iterations: Shaped[Any, " N"]
+    numbers: dict[str, Any]
+    """summed over iterations: (N,) each"""
+    visits: Float[Any, "N n"]
+    bonuses: Float[Any, "N n"]
+    episodes: Any
+    """an `EpisodeSums`, each (N, B)"""
+    report: dict[str, Any]
+    """what the representation reports: (N,) each, and the spectrum (N, k)"""
+
+
+def read(training: Training, state: TrainState) -> Reading:
+    """Copies the sums from the device."""
+    report = jax.vmap(lambda state: training.representation.report(state.representation))(state)
+    episodes = training.streams.summary(state.actor.environment)
+    return jax.device_get(Reading(*state.tally, episodes, report))
+
+
+def lines_of(
+    reading: Reading, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
+) -> list[dict[str, Any]]:
+    """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite."""
+    lines = [
+        {"step": step, "seed": seed} | _episodes(reading, spec, place) | times | _numbers(reading, place)
+        for place, seed in enumerate(seeds)
+    ]
+    for line in lines:
+        _check_finite(line)
+    if spec.n_states:
+        lines = [line | _states(reading, place) for place, line in enumerate(lines)]
+    return [{name: _rounded(value) for name, value in line.items()} for line in lines]
+
+
+def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray, " n"]) -> float | None:
+    """Spearman's correlation of mean bonus and 1/visits over the states seen; None where either is constant."""
+    seen = visits > 0
+    correlation = spearman(bonuses[seen] / visits[seen], -visits[seen])
+    return None if math.isnan(correlation) else correlation
+
+
+def _episodes(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
+    """Means over the episodes that ended in the interval; None where none did."""
+    totals = {
+        name: np.sum(np.asarray(sums[place]), dtype=np.float64)
+        for name, sums in reading.episodes._asdict().items()
+    }
+    episodes = int(totals["episodes"])
+
+    def mean(name: str) -> float | None:
+        return float(totals[name] / episodes) if episodes else None
+
+    return {
+        "return": mean("returns"),
+        "success": None if spec.success_return is None else mean("successes"),
+        "episode_length": mean("lengths"),
+        "episodes": episodes,
+    }
+
+
+def _numbers(reading: Reading, place: int) -> dict[str, Any]:
+    """Means over the iterations, and what the representation reports at the end."""
+    iterations = int(reading.iterations[place])
+    means = {name: float(values[place]) / iterations for name, values in sorted(reading.numbers.items())}
+    return means | {name: np.asarray(values[place]).tolist() for name, values in reading.report.items()}
+
+
+def _states(reading: Reading, place: int) -> dict[str, Any]:
+    visits, bonuses = (sums[place].astype(np.float64) for sums in (reading.visits, reading.bonuses))
+    return {
+        "states_seen": int(np.count_nonzero(visits)),
+        "bonus_rank_correlation": rank_correlation(visits, bonuses),
+    }
+
+
+def _check_finite(line: dict[str, Any]) -> None:
+    values = {name: value for name, value in line.items() if value is not None}
+    wrong = [name for name, value in values.items() if not np.all(np.isfinite(value))]
+    if wrong:
+        raise DivergedError(
+            f"training diverged by step {line['step']}, seed {line['seed']}: {', '.join(wrong)} not finite. What was "
+            "logged before is kept. A smaller learning rate or more streams may help."
+        )
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to the seven digits that single precision has."""
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value

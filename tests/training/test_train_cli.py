@@ -1,0 +1,130 @@
+"""`derex train` from the command line to the files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from derex import cli
+from derex.training import load_config, read_metrics
+
+TINY = ("--streams", "16", "--agent.width", "16", "--agent.unroll", "8", "--agent.epochs", "1")
+TINY = (*TINY, "--agent.minibatches", "2")
+
+
+def exit_code(*arguments: str) -> int:
+    """The exit code as the shell would see it."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_a_run_without_numbered_states(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    run = ("train", "--env", "catch", "--method", "vmpo", "--steps", "1e3", "--log-every", "512", *TINY)
+    assert exit_code(*run, "--out", str(out)) == 0
+    captured = capsys.readouterr()
+    head, _, row = (line.split() for line in captured.out.splitlines()[:3])
+    assert head[:4] == ["seed", "step", "return", "success"]
+    assert row[:2] == ["0", "1024"]
+    assert captured.out.endswith(f"results in\n  {out}\n")
+    lines = read_metrics(out)
+    assert [line["step"] for line in lines] == [512, 1024]
+    assert all(-1 <= line["return"] <= 1 and 0 <= line["success"] <= 1 for line in lines)
+    assert all(line["episode_length"] == 9 for line in lines)
+    assert not {"spectrum", "states_seen", "bonus_rank_correlation"} & set(lines[0])
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert load_config(out).agent.width == 16
+
+    assert exit_code(*run, "--out", str(out)) == 2
+    assert "begin again with --overwrite" in capsys.readouterr().err
+    assert exit_code(*run, "--out", str(out), "--overwrite") == 0
+    assert len(read_metrics(out)) == 2
+
+
+def test_a_run_with_numbered_states(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    options = ("--representation.decomposition.k", "4", "--representation.width", "16")
+    run = ("train", "--env", "rooms-chain-2", "--form", "states", "--steps", "512", "--seeds", "2", *TINY)
+    assert exit_code(*run, *options, "--representation.training.steps", "2", "--out", str(out)) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:4]]
+    assert [row[:2] for row in rows] == [["0", "512"], ["1", "512"]]
+    assert len(read_metrics(out)) == 2 * 4
+    names = {"config.json", "metrics.jsonl", "visitation.npz", "visitation.png"}
+    assert {path.name for path in out.iterdir()} == names
+    assert (
+        json.loads((out / "config.json").read_text())["config"]["representation"]["decomposition"]["k"] == 4
+    )
+
+
+def test_a_run_that_diverges_is_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = ("train", "--env", "catch", "--method", "vmpo", "--steps", "1024", *TINY)
+    assert exit_code(*run, "--agent.learning-rate", "1e30", "--out", str(tmp_path / "a")) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("derex: error: training diverged by step ")
+    assert "value_loss" in error
+    assert (tmp_path / "a" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (
+            (),
+            ("--representation.tests", "--representation.training.steps", "--agent.width", "--seeds", "1e7"),
+        ),
+        (("--form", "states"), ("--representation.lambda-b", "--representation.decomposition.k")),
+        (("--method", "derex", "--form", "belief"), ("--representation.weight", "w_loss")),
+        (("--method=rnd",), ("--representation.normalise, --representation.no-normalise",)),
+    ],
+)
+def test_help_shows_the_options_of_the_method(
+    arguments: tuple[str, ...], shown: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("train", *arguments, "--help") == 0
+    text = capsys.readouterr().out
+    assert all(option in text for option in shown)
+    assert "examples:\n  derex train --env" in text
+    assert ("--representation.tests" in text) == (
+        "states" not in arguments and "--method=rnd" not in arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--env", "catc"), "there is no environment 'catc'. Did you mean 'catch'?"),
+        (("--env", "rooms-chain-0"), "expected a number from 1 to 1000"),
+        (("--env", "catch", "--method", "drex"), "Perhaps you meant 'derex'."),
+        (
+            ("--env", "catch", "--form", "state"),
+            "derex has the forms histories, states, belief; got 'state'.",
+        ),
+        (("--env", "catch", "--method", "nowhere:Form"), "could not be imported"),
+    ],
+)
+def test_bad_names_are_one_line_and_2(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert exit_code("train", *arguments, "--out", str(tmp_path / "a")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1].startswith("derex: error: ")
+    assert says in captured.err
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--env", "catch"), "--out"),
+        (("--out", "a"), "--env"),
+        (("--env", "catch", "--out", "a", "--agent.wdth", "3"), "--agent.width"),
+        (("--env", "catch", "--out", "a", "--steps", "0"), "steps: expected a whole number"),
+        (("--env", "catch", "--out", "a", "--representation.k", "3"), "--representation"),
+    ],
+)
+def test_bad_options_are_2(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("train", *arguments) == 2
+    assert says in capsys.readouterr().err

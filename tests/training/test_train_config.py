@@ -1,0 +1,119 @@
+"""What a run may be asked to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derex.agents.config import AgentConfig
+from derex.representations.belief import BeliefForm
+from derex.representations.decomposed import Decomposition
+from derex.representations.histories import HistoriesForm
+from derex.representations.none import NoForm
+from derex.representations.states import StatesForm
+from derex.training.config import TrainConfig, config_type, from_plain, to_plain
+
+
+def config(**options: Any) -> TrainConfig:
+    return TrainConfig("catch", Path("runs/a"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"steps": 0}, "steps: expected a whole number of steps, at least 1; got 0"),
+        ({"steps": 1.5}, "steps: expected a whole number"),
+        ({"steps": float("nan")}, "steps: expected a whole number"),
+        ({"steps": float("inf")}, "steps: expected a whole number"),
+        ({"log_every": 0}, "log_every: expected a whole number"),
+        ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"streams": 0}, "streams: expected at least 1, got 0"),
+        ({"seed": -1}, "seed: expected 0 or more"),
+        ({"seed": 2**31 - 1, "seeds": 2}, "seed: expected 0 or more"),
+        ({"streams": 6}, "streams: expected a multiple of agent.minibatches = 4"),
+        ({"agent": AgentConfig(unroll=0)}, "agent.unroll: expected at least 1, got 0"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        config(**options)
+
+
+def test_steps_become_whole_iterations() -> None:
+    asked = config(steps=1e4, streams=32, agent=AgentConfig(unroll=10))
+    assert (asked.iteration_steps, asked.iterations) == (320, 32)
+    assert config(steps=1e7).resolved().steps == 10_000_000
+    assert isinstance(config(steps=1e7).resolved().steps, int)
+
+
+@pytest.mark.parametrize(
+    ("log_every", "lines", "first"),
+    [(None, 32, 1), (320, 31, 1), (5000, 2, 16), (1, 32, 1), (10**9, 1, 32), (3000, 3, 10)],
+)
+def test_lines_are_spread_evenly_and_end_with_the_run(log_every: int | None, lines: int, first: int) -> None:
+    asked = config(steps=10_000, streams=32, agent=AgentConfig(unroll=10), log_every=log_every)
+    after = asked.log_iterations()
+    assert (len(after), after[0], after[-1]) == (lines, first, 32)
+    gaps = [end - start for start, end in zip((0, *after), after, strict=False)]
+    assert min(gaps) >= 1
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_hundred_lines_unless_told_otherwise() -> None:
+    assert len(config(steps=1e7).log_iterations()) == 100
+    assert config(steps=1e7).resolved().log_every == 12 * 8192
+
+
+@pytest.mark.parametrize(
+    ("options", "form", "kind"),
+    [
+        ({}, "histories", HistoriesForm),
+        ({"form": "states"}, "states", StatesForm),
+        ({"representation": StatesForm(width=3)}, "states", StatesForm),
+        ({"method": "laplacian"}, "belief", BeliefForm),
+        ({"method": "vmpo"}, "", NoForm),
+        ({"method": "derex.representations.states:StatesForm"}, "", StatesForm),
+    ],
+)
+def test_the_form_is_found(options: dict[str, Any], form: str, kind: type) -> None:
+    resolved = config(**options).resolved()
+    assert (resolved.form, type(resolved.representation)) == (form, kind)
+    assert resolved.resolved() == resolved
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"method": "drex"}, "Perhaps you meant 'derex'"),
+        ({"form": "state"}, "derex has the forms histories, states, belief; got 'state'"),
+        (
+            {"form": "belief", "representation": StatesForm()},
+            "expected BeliefForm for method 'derex', got StatesForm",
+        ),
+        (
+            {"method": "vmpo", "representation": StatesForm()},
+            "expected NoForm for method 'vmpo', got StatesForm",
+        ),
+    ],
+)
+def test_a_form_that_does_not_fit_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        config(**options).resolved()
+
+
+def test_plain_options_come_back_as_they_were() -> None:
+    chosen = StatesForm(Decomposition(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
+    asked = config(representation=chosen, agent=AgentConfig(width=5, two_values=True)).resolved()
+    plain = to_plain(asked)
+    text = json.dumps({name: value for name, value in plain.items() if name != "out"})
+    default = config(form="states").resolved()
+    assert default != asked
+    assert from_plain(default, json.loads(text)) == asked
+
+
+def test_a_command_sees_the_options_of_the_form() -> None:
+    made = config_type("derex", "states")
+    assert made.__annotations__["representation"] is StatesForm
+    asked = made("catch", Path("runs/a"))
+    assert asked.resolved() == config(form="states").resolved()
