@@ -118,7 +118,7 @@ def test_every_field_of_an_unroll(acted: Acted) -> None:
                 assert (terminates_next, time_next) == (terminates, time + 1)
                 assert found == (0.0 if ended else 1.0, float(ended or cut), 1.0)
                 action = np.ravel(rollout.action[b, t])[0]
-                assert rollout.reward[b, t] == pytest.approx(10.0 * action + time_next, rel=1e-5)
+                assert rollout.reward[b, t] == pytest.approx(10.0 * action + time_next, abs=1e-5)
                 kinds["terminated" if ended else "truncated" if cut else "within"] += 1
         np.testing.assert_array_equal(rollout.state_id, 5 * observation[..., 0] + observation[..., 1])
     assert min(kinds.values()) >= 5, kinds

@@ -5,7 +5,7 @@ Shapes: B streams, S steps of an unroll, W units of the agent.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -125,6 +125,7 @@ class Built(NamedTuple):
     observe: Any
 
 
+@cache
 def built(name: str, form: Any) -> Built:
     representation = form.build()
     return Built(name, form, representation, partial(representation.init, sizes=SIZES), jax.jit(representation.observe))
@@ -148,7 +149,7 @@ def still(request: pytest.FixtureRequest) -> tuple[Built, RepresentationState]:
     moving = built(request.param, FORMS[request.param])
     state, _ = moving.observe(moving.init(jax.random.key(1)), view_of(steps(10)), jax.random.key(2))
     if state.joint is not None:
-        _, seen = jax.jit(moving.representation.auxiliary)(state.joint, view_of(steps(10)), jax.random.key(3))
+        (_, seen), _ = auxiliary_of(moving)(state.joint, view_of(steps(10)), jax.random.key(3))
         state = moving.representation.track(state, seen)
     return built(request.param, frozen(moving.form)), state
 
@@ -156,6 +157,7 @@ def still(request: pytest.FixtureRequest) -> tuple[Built, RepresentationState]:
 # ---------------------------------------------------------------------------------- experience
 
 
+@cache
 def network() -> AgentNetwork:
     return AgentNetwork(PARTS, A, A, width=W, key=jax.random.key(0))
 
@@ -185,7 +187,12 @@ def mixed(trajectories: Trajectories, other: Trajectories, changed: Any) -> Traj
 
 def view_of(trajectories: Trajectories, memory: Any = None, agent: AgentNetwork | None = None) -> View:
     agent = network() if agent is None else agent
-    return agent(trajectories, agent.core.initial(B) if memory is None else memory).view
+    return seen_by(agent, trajectories, agent.core.initial(B) if memory is None else memory).view
+
+
+@eqx.filter_jit
+def seen_by(agent: AgentNetwork, trajectories: Trajectories, memory: Any) -> Any:
+    return agent(trajectories, memory)
 
 
 def cut(trajectories: Trajectories, start: int, stop: int) -> Trajectories:
@@ -340,7 +347,7 @@ def test_the_auxiliary_loss_moves_what_is_declared_and_nothing_else(method: Buil
 
 def test_tracking_changes_statistics_alone(method: Built) -> None:
     state = method.init(jax.random.key(0))
-    _, seen = jax.jit(method.representation.auxiliary)(state.joint, view_of(steps(0)), jax.random.key(1))
+    _, seen = method.representation.auxiliary(state.joint, view_of(steps(0)), jax.random.key(1))
     after = method.representation.track(state, seen)
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert_same(after._replace(tracked=None), state._replace(tracked=None))
@@ -403,12 +410,17 @@ def learnt_from(name: str, trajectories: Trajectories, memory: Any = None) -> An
     method = built(name, FORMS[name])
     if name in JOINT:
         state, view = method.init(jax.random.key(0)), view_of(trajectories, memory)
-        value = jax.jit(jax.value_and_grad(method.representation.auxiliary, has_aux=True))
-        return value(state.joint, view, jax.random.key(2))
+        return auxiliary_of(method)(state.joint, view, jax.random.key(2))
     state, _ = method.observe(
         method.init(jax.random.key(0)), view_of(trajectories, memory), jax.random.key(2)
     )
     return state.own, state.tracked
+
+
+@cache
+def auxiliary_of(method: Built) -> Any:
+    """The loss with what it saw, and its gradient with respect to the joint networks."""
+    return jax.jit(jax.value_and_grad(method.representation.auxiliary, has_aux=True))
 
 
 ALONE_LATE = [0, 6, 7, 8]  # the last three steps are episodes of one step each: they are in no pair
@@ -487,7 +499,7 @@ def test_the_loss_is_that_of_pairs_collected_one_by_one(name: str) -> None:
     assert all(len(pairs) >= 2 for pairs in halves)
     pairs = [Half(*map(jnp.stack, zip(*half, strict=True))) for half in halves]
     wanted = form.decomposition.loss(*pairs)
-    loss, seen = jax.jit(method.representation.auxiliary)(joint, view, key)
+    (loss, seen), _ = auxiliary_of(method)(joint, view, key)
     np.testing.assert_allclose(loss, form.weight * wanted.loss, rtol=1e-3, atol=1e-6)
     assert_same(seen, wanted.statistics, 2e-3)
 
@@ -524,7 +536,7 @@ def test_an_unroll_in_two_pieces_is_the_unroll_in_one(
     assert np.any(trajectories.first[:, middle])
     assert not np.all(trajectories.first[:, middle])
     _, whole = method.observe(state, view_of(trajectories), jax.random.key(8))
-    memory = agent(cut(trajectories, 0, middle), agent.core.initial(B)).memory
+    memory = seen_by(agent, cut(trajectories, 0, middle), agent.core.initial(B)).memory
     between, early = method.observe(state, view_of(cut(trajectories, 0, middle + 1)), jax.random.key(9))
     after, late = method.observe(between, view_of(cut(trajectories, middle, S), memory), jax.random.key(10))
     np.testing.assert_allclose(early, whole[:, : middle + 1], rtol=1e-4)

@@ -122,6 +122,6 @@ class HistoryNetworks(eqx.Module):
         return jnp.moveaxis(out, 0, 1), memory
 
 
-def at_each_step(head: Callable[[Array], Array], beliefs: Float[Array, "B T H"]) -> Float[Array, "B T k"]:
-    """A head's outputs for all beliefs."""
-    return jax.vmap(jax.vmap(head))(beliefs)
+def at_each_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
+    """A head's outputs for all beliefs, or for all observations: a pytree of arrays (B, T, …)."""
+    return jax.vmap(jax.vmap(head))(inputs)

@@ -13,7 +13,7 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.futures import BoundedTests, Future, TestsToEnd, halves_of, read_pairs
+from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd, halves_of, read_pairs
 from derex.networks.histories import Embedding, Head, HistoryNetworks, at_each_step
 from derex.networks.observations import encoder_of
 from derex.networks.recurrent import LSTM
@@ -49,6 +49,8 @@ class HistoriesForm:
 
     def future(self) -> Future:
         """What histories are paired with."""
+        if self.decomposition.tied:
+            return NextHistory()
         return TestsToEnd() if isinstance(self.tests, str) else BoundedTests(self.tests)
 
     def build(self) -> Representation:
@@ -63,6 +65,8 @@ class HistoriesForm:
         embedding = Embedding(encoder, width * len(sizes.observation), sizes.action, width, key=embedding_key)
         forward, reverse = (LSTM(width, width, key=lstm_key) for lstm_key in (forward_key, reverse_key))
         f, g = (Head(width, k, key=head_key) for head_key in (f_key, g_key))
+        if self.decomposition.tied:
+            reverse = g = None
         networks = HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions)
         memory = forward.initial(sizes.streams)
         return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), memory)

@@ -6,6 +6,8 @@ A user's own method is a frozen dataclass with `build() -> Representation`, name
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from importlib import import_module
 
 from derex.representations.base import Form
@@ -45,6 +47,8 @@ def find_form(method: str, form: str = "") -> Form:
 
 def _own(path: str) -> Form:
     module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a file beside the user, as `python file.py` would find it
     try:
         found = getattr(import_module(module), name)()
     except (ImportError, AttributeError) as error:
