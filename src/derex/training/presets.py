@@ -1,0 +1,79 @@
+"""The agents and representations of `derex reproduce exploration`: every number that is tuned, in one place.
+
+What is shared: on one environment all methods have the same agent, `AGENTS`, to the last number; they differ in the
+representation alone, `FORMS`. All bonuses are divided by their own running deviation, so that λ_b weighs them alike.
+A feed-forward core does for the belief forms too where an observation is the whole state: b_t = F₂(F₁(O_t)).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from derex.agents.config import AgentConfig
+from derex.representations.base import Form
+from derex.representations.belief import BeliefForm
+from derex.representations.decomposed import Decomposition
+from derex.representations.histories import HistoriesForm
+from derex.representations.methods import METHODS, find_form
+from derex.representations.none import NoForm
+from derex.representations.own import OwnTraining
+from derex.representations.rnd import RndForm
+from derex.representations.states import StatesForm
+
+EXPLORER = AgentConfig(core="lstm", unroll=32, gamma=0.995, epsilon_kl=5e-4)
+"""the agent where nothing better is known; `width` is the study's"""
+
+AGENTS: dict[str, AgentConfig] = {
+    "rooms-chain-N": replace(EXPLORER, core="feed-forward"),
+    "rooms-chain-N-hidden": EXPLORER,
+    "deep-sea-N": replace(EXPLORER, core="feed-forward"),
+    "key-rooms-N": replace(EXPLORER, core="feed-forward"),
+    "four-rooms": replace(EXPLORER, core="feed-forward"),
+    "four-rooms-pixels": replace(EXPLORER, core="feed-forward"),
+}
+"""by environment, N for its number; `EXPLORER` on others"""
+
+FORMS: dict[tuple[str, str], Form] = {
+    ("vmpo", ""): NoForm(),
+    ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
+    ("rnd", ""): RndForm(lambda_b=1.0, training=OwnTraining(steps=4, learning_rate=1e-4)),
+    ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
+    ("derex", "histories"): HistoriesForm(lambda_b=1.0),
+    ("derex", "states"): StatesForm(lambda_b=1.0),
+    ("derex", "belief"): BeliefForm(lambda_b=1.0),
+}
+"""by method and form, on all environments; `width` and `k` are the study's"""
+
+FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {}
+"""by environment, as in `AGENTS`: what differs there from `FORMS`"""
+
+
+def exploration_agent(env: str, width: int = 128) -> AgentConfig:
+    """The agent of all methods on an environment."""
+    return replace(AGENTS.get(_family(env), EXPLORER), width=width)
+
+
+def exploration_form(env: str, method: str, form: str = "", *, width: int = 128, k: int = 64) -> Form:
+    """The representation of a method on an environment; a user's own, `package.module:Class`, as it is."""
+    default = find_form(method, form)
+    if method not in METHODS:
+        return default
+    chosen = method, form or next(iter(METHODS[method]))
+    return _sized(FORMS_ON.get(_family(env), {}).get(chosen, FORMS[chosen]), width, k)
+
+
+def _family(env: str) -> str:
+    """The name with N in the place of its number."""
+    return re.sub(r"(?<=-)\d+\b", "N", env)
+
+
+def _sized(form: Form, width: int, k: int) -> Form:
+    """The same form in the study's sizes."""
+    if isinstance(form, RndForm):
+        return replace(form, width=width, k=k)
+    if isinstance(form, HistoriesForm | StatesForm):
+        return replace(form, width=width, decomposition=replace(form.decomposition, k=k))
+    if isinstance(form, BeliefForm):
+        return replace(form, decomposition=replace(form.decomposition, k=k))
+    return form
