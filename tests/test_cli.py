@@ -87,6 +87,7 @@ def test_reproduce_help_lists_the_studies(capsys: pytest.CaptureFixture[str]) ->
         "unseen",
         "asymmetry",
         "pomdp",
+        "exploration",
     ]
 
 
@@ -178,7 +179,7 @@ def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
             ("reproduce", "tabluar"),
             "there is no study 'tabluar'. Perhaps you meant: derex reproduce tabular.",
         ),
-        (("reproduce", "qqq"), "Studies: tabular, pixels, unseen, asymmetry, pomdp."),
+        (("reproduce", "qqq"), "Studies: tabular, pixels, unseen, asymmetry, pomdp, exploration."),
         (("reproduce", "--quick", "tabular"), "name the study before its options"),
     ],
 )

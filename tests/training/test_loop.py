@@ -1,0 +1,109 @@
+"""The loop: seeds side by side, what is added up, and one iteration taken apart."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from derex.agents.acting import unroll
+from derex.agents.config import AgentConfig
+from derex.envs.registry import make
+from derex.envs.wrappers import make_streams
+from derex.representations.decomposed import Decomposition
+from derex.representations.own import OwnTraining
+from derex.representations.states import StatesForm
+from derex.training.loop import Training, TrainState
+
+STREAMS, UNROLL = 8, 5
+AGENT = AgentConfig(width=8, unroll=UNROLL, epochs=2, minibatches=2)
+STATES = StatesForm(Decomposition(k=3), training=OwnTraining(steps=2, streams=4), width=8)
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    return Training(make_streams(make("rooms-chain-2"), STREAMS), STATES.build(), AGENT)
+
+
+def leaves(state: TrainState) -> list[Any]:
+    """All numbers, keys as theirs."""
+    return [
+        np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        for x in jax.tree.leaves(state)
+    ]
+
+
+def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
+    together = leaves(training.advance(training.begin_seeds((3, 7)), 3))
+    for place, seed in enumerate((3, 7)):
+        alone = leaves(training.advance(training.begin_seeds((seed,)), 3))
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one[0], other[place], rtol=1e-3, atol=1e-4)
+    different = [np.any(leaf[0] != leaf[1]) for leaf in together]
+    assert np.mean(different) > 0.5
+
+
+def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
+    state = training.advance(training.begin_seeds((0, 1)), 4)
+    np.testing.assert_array_equal(state.tally.iterations, [4, 4])
+    np.testing.assert_array_equal(state.tally.visits.sum(axis=1), [4 * STREAMS * UNROLL] * 2)
+    assert state.tally.visits.shape == (2, training.streams.spec.n_states)
+    cleared = training.clear(state)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(cleared.tally))
+    after = training.advance(cleared, 1)
+    np.testing.assert_array_equal(after.tally.visits.sum(axis=1), [STREAMS * UNROLL] * 2)
+
+
+def test_numbers_add_up_over_iterations(training: Training) -> None:
+    """Three looks of one iteration each sum to one look of three."""
+    whole = training.advance(training.begin_seeds((0,)), 3).tally
+    state, sums = training.begin_seeds((0,)), []
+    for _ in range(3):
+        state = training.advance(training.clear(state), 1)
+        sums.append(jax.device_get(state.tally))
+    added = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *sums)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), added, jax.device_get(whole)
+    )
+    assert {"policy_loss", "value_loss", "kl", "entropy", "bonus"} <= set(whole.numbers)
+    assert all(np.all(np.isfinite(value)) for value in whole.numbers.values())
+
+
+def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training: Training) -> None:
+    state = training.begin_seeds((0,))
+    before = leaves(state)
+    after = training.advance(state, 0)
+    assert state.learner.trained.duals.temperature.is_deleted()  # donated
+    for one, other in zip(before, leaves(after), strict=True):
+        np.testing.assert_array_equal(one, other)
+    training.advance(after, 1)
+
+
+def test_one_iteration_taken_apart(training: Training) -> None:
+    """Visits and bonuses of each state are those of the unroll that its keys give."""
+    state = jax.tree.map(lambda leaf: leaf[0], training.begin_seeds((5,)))
+    network = state.learner.trained.network
+    _, acting, observing, _ = jax.random.split(state.key, 4)
+
+    @jax.jit
+    def replay(state: TrainState) -> Any:
+        actor, rollout = unroll(network, training.policy, training.streams, state.actor, acting, UNROLL)
+        view = network(rollout.trajectories, rollout.memory).view
+        represented, bonus = training.representation.observe(state.representation, view, observing)
+        return actor, rollout, represented, bonus
+
+    actor, rollout, represented, bonus = replay(state)
+    visits, bonuses = np.zeros(training.streams.spec.n_states), np.zeros(training.streams.spec.n_states)
+    for b in range(STREAMS):
+        for t in range(1, UNROLL + 1):  # step 0 belongs to the unroll before
+            visits[rollout.state_id[b, t]] += 1
+            bonuses[rollout.state_id[b, t]] += bonus[b, t]
+    after = jax.jit(training.iterate)(state)
+    np.testing.assert_array_equal(after.tally.visits, visits)
+    np.testing.assert_allclose(after.tally.bonuses, bonuses, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(after.tally.numbers["bonus"], np.mean(bonus), rtol=1e-3)
+    np.testing.assert_array_equal(after.actor.time_step.observation, actor.time_step.observation)
+    for one, other in zip(
+        jax.tree.leaves(after.representation.own), jax.tree.leaves(represented.own), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
