@@ -360,14 +360,13 @@ def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
     rollout = rollout._replace(policy=seen.policy[:, :-1])
     advantages = jnp.where(rollout.action == 2, 1.0, -1.0)
     judged = Judged(rollout, advantages, jnp.zeros((B, T, 1)))
-    shares = {}
+    shares, nothing = {}, RepresentationState(None, None, None, None)
     for bound in (1e-3, 1e-1):
         config = AgentConfig(
             width=W, epochs=40, minibatches=1, learning_rate=3e-3, epsilon_kl=bound, dual_rate=0.3
         )
-        state = RepresentationState(None, None, None, None)
         after, _, _ = jax.jit(
-            lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), state, judged, key)
+            lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), nothing, judged, key)
         )(jax.random.key(0))
         policy = after.trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
         shares[bound] = float(jnp.mean(jax.nn.softmax(policy)[..., 2], where=rollout.valid))

@@ -90,7 +90,7 @@ def test_the_bonus_is_the_error_on_standardised_observations_before_learning(obs
 
 
 def test_an_observation_far_away_is_cut(observed: list[Any]) -> None:
-    views, states, _ = observed
+    views, _, _ = observed
     seen = seen_until(views, 2)
     far = (1e4 - seen[:, 0].mean()) / seen[:, 0].std()
     assert far > OBSERVATION_CLIP

@@ -1,6 +1,5 @@
 """It learns: small tasks, each with the settings that it took, and what an agent that has learnt nothing gets."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,15 +17,13 @@ STREAMS = 64
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
+def quick_compilation() -> None:
     """Programs that run for long are compiled as usual."""
-    yield
 
 
 @pytest.fixture(scope="module", autouse=True)
-def calm_adam() -> Iterator[None]:
+def calm_adam() -> None:
     """And Adam is Adam."""
-    yield
 
 
 def settings(**changes: Any) -> AgentConfig:
@@ -63,8 +60,8 @@ def test_catch() -> None:
 def test_cartpole() -> None:
     """256 000 steps; at random a pole stands for some 22 steps of 500.
 
-    A reward that is always 1 has no deviation: divided by it, it is clipped to `reward_clip`. At the default, 10, values
-    are near 1000 and their errors drown the policy's gradient; at 0.1 they are near 10.
+    A reward that is always 1 has no deviation: divided by it, it is clipped to `reward_clip`. At the default, 10,
+    values are near 1000 and their errors drown the policy's gradient; at 0.1 they are near 10.
     """
     found = trained("cartpole", settings(width=64, unroll=32, reward_clip=0.1), 125, 25)
     assert found["first return"] < 50

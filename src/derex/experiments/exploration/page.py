@@ -80,9 +80,10 @@ def write_report(study: ExplorationStudy, summaries: list[dict[str, Any]], faile
 
 _QUICK = """
 
-**This is the quick version**: small networks, few seeds and steps, and, where no other was asked for, one environment
-that was chosen because an agent without a bonus finds nothing there in so few steps. It shows that everything runs and
-what it writes; so few seeds say little about which method is better.
+**This is the quick version**: small networks, few seeds and steps, and, where no other was asked for, `rooms-chain-3`,
+which was chosen because **vmpo** finds nothing there in so few steps. That is less than a random walk does, which
+succeeds in one episode of 1100: without reward the policy narrows. It shows that everything runs and what it writes; so
+few seeds say little about which method is better.
 """
 
 
