@@ -191,7 +191,7 @@ def test_advantages_of_two_streams_of_reward_by_brute_force(normalised: bool) ->
     streams = two_streams(rollout)
     config = AgentConfig(gae_lambda=0.8, normalise_advantages=normalised)
     judged = judge(config, rollout, streams)
-    valid, total = np.asarray(rollout.valid), 0.0
+    valid, total = np.asarray(rollout.valid), np.zeros((B, T))
     for v, (gamma, weight) in enumerate(((0.9, 1.0), (0.6, 0.3))):
         advantages = brute_force(rollout, streams.rewards[..., v], rollout.value[..., v], gamma, 0.8)
         np.testing.assert_allclose(
@@ -353,6 +353,7 @@ def test_duals_stay_positive_whatever_their_step(learnt: Any) -> None:
     assert all(np.all(np.isfinite(value)) for value in numbers.values())
 
 
+@pytest.mark.slow
 def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
     """Forty updates on one unroll where action 2 is good: its probability rises, and KL respects ε_α."""
     rollout = random_rollout(7)

@@ -28,7 +28,13 @@ def calm_adam() -> None:
 
 def settings(**changes: Any) -> AgentConfig:
     """The defaults, but small, and in larger steps."""
-    quick = {"core": "feed-forward", "width": 32, "unroll": 16, "learning_rate": 3e-3, "epsilon_kl": 0.01}
+    quick: dict[str, Any] = {
+        "core": "feed-forward",
+        "width": 32,
+        "unroll": 16,
+        "learning_rate": 3e-3,
+        "epsilon_kl": 0.01,
+    }
     return AgentConfig(**quick | changes)
 
 
@@ -60,14 +66,16 @@ def test_catch() -> None:
 def test_cartpole() -> None:
     """256 000 steps; at random a pole stands for some 22 steps of 500.
 
-    A reward that is always 1 has no deviation: divided by it, it is clipped to `reward_clip`. At the default, 10,
-    values are near 1000 and their errors drown the policy's gradient; at 0.1 they are near 10.
+    A reward that is always 1 has no deviation: divided by it, it becomes `reward_clip`. At the default, 10, two seeds
+    had not learnt it after 614 000 steps; at 0.1 they had after 150 000. Values are a hundred times smaller then; that
+    large ones crowd out the policy in the clipped gradient is a guess, not measured.
     """
     found = trained("cartpole", settings(width=64, unroll=32, reward_clip=0.1), 125, 25)
     assert found["first return"] < 50
     assert found["last return"] >= 400, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("core", "remembers"), [("lstm", True), ("feed-forward", False)])
 def test_recall(core: str, remembers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """164 000 steps; without memory one cue of four is guessed.
@@ -86,11 +94,12 @@ def test_recall(core: str, remembers: bool, monkeypatch: pytest.MonkeyPatch) -> 
         assert found["last success"] <= 0.35, found
 
 
+@pytest.mark.slow
 def test_point_mass() -> None:
     """328 000 steps of continuous control; at random an episode returns some -14.6, doing nothing -7.65.
 
-    The reward varies little about its mean, so that values are large in units of its deviation: a short horizon and a
-    small `value_weight` keep their errors from drowning the policy's gradient.
+    With γ = 0.99 and the default `value_weight` two seeds stayed at random's level for 614 000 steps; with γ = 0.9 and
+    a weight of 0.05 one seed came to -5.3 in 410 000.
     """
     config = settings(width=64, unroll=32, epsilon_covariance=1e-3, gamma=0.9, value_weight=0.01)
     found = trained("point-mass", config, 160, 30)

@@ -20,6 +20,7 @@ def exit_code(*arguments: str) -> int:
         return int(stop.code or 0)
 
 
+@pytest.mark.slow
 def test_a_run_without_numbered_states(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "a"
     run = ("train", "--env", "catch", "--method", "vmpo", "--steps", "1e3", "--log-every", "512", *TINY)

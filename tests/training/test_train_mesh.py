@@ -96,15 +96,18 @@ def answers() -> dict[str, Any]:
     return json.loads(answer.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["vmpo", "states", "belief"])
 def test_four_devices_learn_what_one_learns(method: str, answers: dict[str, Any]) -> None:
     assert answers["gaps"][method] < 1e-5
 
 
+@pytest.mark.slow
 def test_what_comes_out_can_go_in_again(answers: dict[str, Any]) -> None:
     assert answers["compiled"] == 3 * 2  # each method once for one device and once for four
 
 
+@pytest.mark.slow
 def test_streams_are_split_and_nothing_else(answers: dict[str, Any]) -> None:
     assert answers["places"] == {"actor": [2], "memory": [2], "rest": True}  # of eight streams
 

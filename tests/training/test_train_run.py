@@ -128,6 +128,7 @@ def test_equal_seeds_give_equal_runs_compiled_once(
     assert without_times(read_metrics(tmp_path / "b")) == without_times(read_metrics(ran.out))
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_the_seeds_one_by_one(ran: TrainResult, tmp_path: Path) -> None:
     train(tiny(tmp_path / "b", seed=1, seeds=1))
     together = [line for line in read_metrics(ran.out) if line["seed"] == 1]

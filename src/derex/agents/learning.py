@@ -147,7 +147,7 @@ def agent_loss(
         weights=rollout.valid.reshape(N),
     )
     errors = jnp.sum(jnp.square(seen.value[:, :-1] - judged.targets), axis=-1)
-    value = jnp.mean(errors, where=rollout.valid)
+    value = jnp.sum(errors, where=rollout.valid) / jnp.maximum(jnp.sum(rollout.valid), 1)
     auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
     numbers = {
         "policy_loss": terms.policy,
@@ -155,7 +155,8 @@ def agent_loss(
         "auxiliary_loss": auxiliary,
         "kl": jnp.sum(terms.divergence),
         "relative_entropy": terms.relative_entropy,
-        "entropy": jnp.mean(policy.entropy(parameters), where=rollout.valid),
+        "entropy": jnp.sum(policy.entropy(parameters), where=rollout.valid)
+        / jnp.maximum(jnp.sum(rollout.valid), 1),
         "temperature": trained.duals.temperature,
         "multiplier": jnp.mean(trained.duals.multipliers),
     }
