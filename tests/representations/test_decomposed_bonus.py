@@ -54,7 +54,7 @@ def view_of(trajectories: Trajectories, width: int = 8) -> View:
 # --------------------------------------------------------------------------------- the bonus
 
 
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("weighted", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["states", "histories", "belief"])
 def test_the_bonus_is_the_norm_of_standardised_features(kind: str, weighted: bool) -> None:
     """‖(f - mean)/deviation / max(σ, floor)‖ with the tracked moments and the diagonal of Σ̃, worked out with NumPy."""
