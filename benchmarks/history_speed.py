@@ -22,12 +22,12 @@ import numpy as np
 from derex.decomposition.objectives import make_objective
 from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.estimators import HistoryDeRex
-from derex.estimators.history_building import build_networks, future_of
+from derex.estimators.history_building import build_networks
 from derex.estimators.streams import StreamData
 from derex.estimators.training import cosine_rates, initial_state, train_chunk
 from derex.estimators.trajectories import check_trajectories, describe
 from derex.networks import recurrent
-from derex.networks.futures import BoundedTests
+from derex.networks.futures import BoundedTests, future_of
 
 UPDATES = 20  # of one timed chunk
 

@@ -13,10 +13,9 @@ from derex import HistoryDeRex, exact
 from derex.decomposition import scores
 from derex.estimators import histories
 from derex.estimators import history_training as fitting
-from derex.estimators.history_building import future_of
 from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.trajectories import check_trajectories, streams_with
-from derex.networks.futures import steps_left
+from derex.networks.futures import future_of, steps_left
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -16,6 +16,7 @@ from derex.networks.futures import (
     Future,
     NextHistory,
     TestsToEnd,
+    future_of,
     read_backwards,
     steps_left,
 )
@@ -184,3 +185,15 @@ def test_a_future_is_a_hashable_value(future):
     assert future != BoundedTests(4)
     phase = future.phases(np.random.default_rng(0), 4, T)
     assert (phase.shape, phase.dtype) == ((4,), np.int32)
+
+
+@pytest.mark.parametrize("tests", [0, -3, "foo"])
+def test_tests_that_are_none_are_refused(tests: int | str) -> None:
+    with pytest.raises(ValueError, match='at least 1, or "to-end"; got'):
+        future_of(tests, tied=False)
+
+
+def test_a_tied_objective_has_no_tests() -> None:
+    assert future_of(8, tied=True) == NextHistory()
+    assert future_of("to-end", tied=False) == TestsToEnd()
+    assert future_of(8, tied=False) == BoundedTests(8)

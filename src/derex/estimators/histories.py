@@ -16,7 +16,7 @@ from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
 from derex.estimators import validation as check
 from derex.estimators.base import Decomposition
-from derex.estimators.history_building import check_encoder, future_of
+from derex.estimators.history_building import check_encoder
 from derex.estimators.history_steps import one_step
 from derex.estimators.history_training import Watch, fit_one
 from derex.estimators.measuring import squared_correlation
@@ -31,6 +31,7 @@ from derex.estimators.trajectories import (
     check_trajectories,
     useful_streams,
 )
+from derex.networks.futures import future_of
 from derex.networks.histories import HistoryNetworks, at_each_step
 from derex.networks.recurrent import Memory
 from derex.types import Trajectories

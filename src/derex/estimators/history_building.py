@@ -16,7 +16,6 @@ from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.training import plain_side, starting_side
 from derex.estimators.trajectories import StreamSpec, sample_observations
 from derex.networks.fixed import trainable
-from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd
 from derex.networks.histories import Embedding, Head, HistoryNetworks
 from derex.networks.observations import encoder_of
 from derex.networks.recurrent import LSTM
@@ -38,13 +37,6 @@ def check_encoder(encoder: Any) -> None:
         raise TypeError(
             f"encoder: expected 'auto', an Equinox module or a function (key, width) -> module; got {encoder!r}."
         )
-
-
-def future_of(tests: int | str, tied: bool) -> Future:
-    """What histories are paired with."""
-    if tied:
-        return NextHistory()
-    return TestsToEnd() if isinstance(tests, str) else BoundedTests(int(tests))
 
 
 def skeleton(

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from sklearn.utils import check_random_state
 
 from derex.decomposition.objectives import Objective
-from derex.estimators.history_building import build_networks, future_of
+from derex.estimators.history_building import build_networks
 from derex.estimators.history_persistence import check_file, resumable
 from derex.estimators.measuring import settled_statistics
 from derex.estimators.progress import FitProgress
@@ -43,6 +43,7 @@ from derex.estimators.trajectories import (
     stored_alike,
     useful_streams,
 )
+from derex.networks.futures import future_of
 from derex.types import Trajectories
 
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal

@@ -130,6 +130,19 @@ class NextHistory:
         return at_each_step(networks.f, beliefs)
 
 
+def future_of(tests: int | str, tied: bool) -> Future:
+    """What histories are paired with: tests of at most so many steps, or "to-end"; a tied objective has no tests."""
+    if tied:
+        return NextHistory()
+    if tests == "to-end":
+        return TestsToEnd()
+    if isinstance(tests, str) or tests < 1:
+        raise ValueError(
+            f'tests: expected the steps of the longest test, at least 1, or "to-end"; got {tests!r}.'
+        )
+    return BoundedTests(int(tests))
+
+
 def read_pairs(
     networks: Readers,
     future: Future,

@@ -16,6 +16,15 @@ class DamagedError(ValueError):
     """A file that is not, or not all of, what its writer wrote."""
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file of JSON; None where there is no such file, or something else in it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def write_atomically(path: str | Path, content: bytes) -> Path:
     """Writes `content` to `path`, making its folder; a reader sees the old file or the new, never a part."""
     path = Path(path)

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.decomposition.normalisation import Statistics
-from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd, halves_of, read_pairs
+from derex.networks.futures import Future, future_of, halves_of, read_pairs
 from derex.networks.histories import Embedded, Head, at_each_step
 from derex.networks.recurrent import LSTM
 from derex.representations.base import BonusUse, Representation, RepresentationState, Sizes, View
@@ -62,9 +62,7 @@ class BeliefForm:
 
     def future(self) -> Future:
         """What histories are paired with."""
-        if self.decomposition.tied:
-            return NextHistory()
-        return TestsToEnd() if isinstance(self.tests, str) else BoundedTests(self.tests)
+        return future_of(self.tests, self.decomposition.tied)
 
     def build(self) -> Representation:
         """The record."""

@@ -13,7 +13,7 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.futures import BoundedTests, Future, NextHistory, TestsToEnd, halves_of, read_pairs
+from derex.networks.futures import Future, future_of, halves_of, read_pairs
 from derex.networks.histories import Embedding, Head, HistoryNetworks, at_each_step
 from derex.networks.observations import encoder_of
 from derex.networks.recurrent import LSTM
@@ -49,9 +49,7 @@ class HistoriesForm:
 
     def future(self) -> Future:
         """What histories are paired with."""
-        if self.decomposition.tied:
-            return NextHistory()
-        return TestsToEnd() if isinstance(self.tests, str) else BoundedTests(self.tests)
+        return future_of(self.tests, self.decomposition.tied)
 
     def build(self) -> Representation:
         """The record."""

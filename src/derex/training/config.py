@@ -51,7 +51,6 @@ class TrainConfig:
             if value is not None and not (value >= 1 and float(value).is_integer()):
                 raise ValueError(f"{name}: expected a whole number of steps, at least 1; got {value:g}.")
         counts = {"seeds": self.seeds, "streams": self.streams}
-        counts |= {f"agent.{name}": getattr(self.agent, name) for name in ("unroll", "epochs", "minibatches")}
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}.")

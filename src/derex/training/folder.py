@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from derex._version import __version__
-from derex.report.files import write_atomically
+from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, from_plain, to_plain
 
 CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"
@@ -65,7 +65,7 @@ def write_config(folder: Path, config: TrainConfig) -> Path:
 def load_config(folder: str | Path) -> TrainConfig:
     """The resolved options of the run in the folder."""
     folder = Path(folder)
-    content = _read_json(folder / CONFIG)
+    content = read_json(folder / CONFIG)
     if content is None or content.get("command") != COMMAND:
         raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
     options = content["config"]
@@ -104,13 +104,5 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _holds_run(folder: Path) -> bool:
-    content = _read_json(folder / CONFIG)
+    content = read_json(folder / CONFIG)
     return content is not None and content.get("command") == COMMAND
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

@@ -102,13 +102,10 @@ class TrainProgress:
         self._bar.mention(f"{place}, {short_steps(rate)} steps/s, {left:.0f} s left  {self._news}")
 
     def logged(self, lines: list[dict[str, Any]]) -> None:
-        parts = [
-            f"{name} {mean:.3g}" for name in ("return", "success") if (mean := _mean(lines, name)) is not None
-        ]
-        self._news = "  ".join(parts)
+        self._news = news_of(lines)
 
 
-def _mean(lines: list[dict[str, Any]], name: str) -> float | None:
-    """Over the seeds that have the number."""
-    values = [line[name] for line in lines if line.get(name) is not None]
-    return sum(values) / len(values) if values else None
+def news_of(lines: list[dict[str, Any]]) -> str:
+    """Return and success of an interval, means over the seeds that have them."""
+    found = {name: [line[name] for line in lines if line[name] is not None] for name in ("return", "success")}
+    return "  ".join(f"{name} {sum(of) / len(of):.3g}" for name, of in found.items() if of)

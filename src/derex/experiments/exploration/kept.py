@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from derex._version import __version__
 from derex.experiments.exploration.definition import Case, ExplorationStudy
 from derex.experiments.output import UNFINISHED
-from derex.report.files import write_atomically
+from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, to_plain
 from derex.training.folder import COMMAND, CONFIG, METRICS, NOT_KEPT, VISITS, VISITS_PICTURE, read_metrics
 from derex.training.presets import exploration_agent, exploration_form
@@ -57,7 +57,7 @@ class KeptRuns:
         path, metrics = self._path(case), config.out / METRICS
         if not path.exists():
             return None
-        header = _read_json(path)
+        header = read_json(path)
         if header is None:
             return _note(path)
         if header.get("settings") != _described(config):
@@ -69,7 +69,7 @@ class KeptRuns:
     def begin(self, case: Case, config: TrainConfig) -> None:
         """What there is of the case is no longer a finished run; the folder is left so that a run can claim it."""
         self._path(case).unlink(missing_ok=True)
-        if (_read_json(config.out / CONFIG) or {}).get(
+        if (read_json(config.out / CONFIG) or {}).get(
             "command"
         ) != COMMAND:  # a run would not know it for its own
             for name in WRITTEN:
@@ -77,7 +77,7 @@ class KeptRuns:
 
     def put(self, case: Case, config: TrainConfig) -> Run:
         """The run of the case has just finished."""
-        devices = (_read_json(config.out / CONFIG) or {}).get("devices", {})
+        devices = (read_json(config.out / CONFIG) or {}).get("devices", {})
         device = " ".join(str(devices.get(name)) for name in ("platform", "kind", "count"))
         code = zlib.crc32((config.out / METRICS).read_bytes())
         header = {"settings": _described(config), "metrics": code, "device": device}
@@ -92,14 +92,6 @@ def _described(config: TrainConfig) -> dict[str, Any]:
     """All that decides what the run gives, as JSON has it."""
     options = {name: value for name, value in to_plain(config).items() if name not in NOT_KEPT}
     return json.loads(json.dumps({"derex": __version__, "config": options}))
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _note(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from derex.report.visits import short_steps
-from derex.training.progress import LiveBar
+from derex.training.progress import LiveBar, news_of
 
 
 class RunsProgress:
@@ -39,10 +39,7 @@ class RunsProgress:
         self._bar.mention(f"{text}, {max(left, 0.0):.0f} s left  {self._news}")
 
     def logged(self, lines: list[dict[str, Any]]) -> None:
-        found = {
-            name: [line[name] for line in lines if line[name] is not None] for name in ("success", "return")
-        }
-        self._news = "  ".join(f"{name} {sum(of) / len(of):.3g}" for name, of in found.items() if of)
+        self._news = news_of(lines)
 
     def finish(self, result: str = "") -> None:
         """The run ended, with this result."""
