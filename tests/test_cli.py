@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from derex import __version__, cli
+from derex.cli import studies, tables
 from derex.experiments.result import StudyResult
 
 
@@ -50,8 +51,8 @@ def fake_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     raises.clear()
     monkeypatch.delenv("DEREX_TRACEBACK", raising=False)
-    fake = cli.Study(f"{__name__}:FakeStudy", f"{__name__}:fake_run", "Figure 0: fake")
-    monkeypatch.setattr(cli, "STUDIES", dict.fromkeys(cli.STUDIES, fake))
+    fake = studies.Study(f"{__name__}:FakeStudy", f"{__name__}:fake_run", "Figure 0: fake")
+    monkeypatch.setattr(studies, "STUDIES", dict.fromkeys(studies.STUDIES, fake))
 
 
 def exit_code(*arguments: str) -> int:
@@ -136,7 +137,7 @@ def test_demo_runs_both_figures_quick_into_folders_of_their_own(
 def test_tables_of_different_columns_are_joined(capsys: pytest.CaptureFixture[str]) -> None:
     one = StudyResult(Path("a.html"), ("what", "learnt"), (("error", "0.25"),))
     two = StudyResult(Path("b.html"), ("what", "exact"), (("error", "0.75"),))
-    cli._show([("a", one), ("b", two)])
+    studies.show([("a", one), ("b", two)])
     head, _, first, second = (line.split() for line in capsys.readouterr().out.splitlines()[:4])
     assert head == ["study", "what", "learnt", "exact"]
     assert first == ["a", "error", "0.25"]
@@ -150,7 +151,7 @@ def test_a_narrow_terminal_loses_no_cell(
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     columns = [f"a long head for column {place}" for place in range(9)]
-    cli._print_table(columns, [[f"0.{place}125" for place in range(9)]])
+    tables.print_table(columns, [[f"0.{place}125" for place in range(9)]])
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert all(f"0.{place}125" in text for place in range(9))
     assert max(map(len, text.splitlines())) <= max(width, 9 * (6 + 2))
@@ -158,9 +159,9 @@ def test_a_narrow_terminal_loses_no_cell(
 
 def test_columns_give_way_where_they_have_most_to_spare() -> None:
     rows = [["0.25", "four-rooms and more"]]
-    assert cli._column_widths(["captured energy", "map"], rows, 99) == [15, 19]
-    assert cli._column_widths(["captured energy", "map"], rows, 20) == [7, 13]
-    assert cli._column_widths(["captured energy", "map"], rows, 5) == [4, 10]
+    assert tables.column_widths(["captured energy", "map"], rows, 99) == [15, 19]
+    assert tables.column_widths(["captured energy", "map"], rows, 20) == [7, 13]
+    assert tables.column_widths(["captured energy", "map"], rows, 5) == [4, 10]
 
 
 def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
@@ -174,7 +175,7 @@ def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
         (("demmo",), "there is no command 'demmo'. Perhaps you meant: derex demo"),
         (("tabluar",), "Perhaps you meant: derex reproduce tabular"),
         (("--verison",), "there is no option '--verison'. Perhaps you meant: derex --version"),
-        (("qqq",), "Commands: demo, reproduce, train, doctor."),
+        (("qqq",), "Commands: demo, reproduce, train, envs, eval, video, plot, export, doctor."),
         (
             ("reproduce", "tabluar"),
             "there is no study 'tabluar'. Perhaps you meant: derex reproduce tabular.",
@@ -253,7 +254,7 @@ def test_the_process_returns_the_exit_code() -> None:
     assert answer.stderr.startswith("derex: error: there is no study 'tabluar'.")
 
 
-REAL = dict(cli.STUDIES)
+REAL = dict(studies.STUDIES)
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -269,7 +270,7 @@ def test_the_studies_are_where_the_table_says(name: str) -> None:
 def _find(path: str) -> Any:
     """The object at `module:attribute`; skips where the module is not written yet."""
     module, _, attribute = path.partition(":")
-    file = Path(cli.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    file = Path(cli.__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     if not file.exists():
         pytest.skip(f"{module} is not written yet")
     return getattr(import_module(module), attribute)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from derex.envs import Environment, make, make_streams, names
-from derex.envs.interface import NumberedEnvironment
+from derex.envs.interface import DrawnEnvironment, NumberedEnvironment
 from derex.types import Box, Discrete
 
 EXAMPLES = (
@@ -280,3 +280,26 @@ def test_boxes_are_clipped(env):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), far, edge))
     inside = env.step(state, jnp.full(env.spec.action.size, 0.5), key)
     assert float(inside[2]) != float(edge[2])
+
+
+def test_pictures_are_of_one_size_and_show_what_happens(env):
+    if not isinstance(env, DrawnEnvironment):
+        pytest.skip("does not draw itself")
+    key, pictures = jax.random.key(0), []
+    state, _ = env.reset(key)
+    for number in range(min(env.spec.horizon, 6)):
+        pictures.append(env.render(state))
+        action_key, step_key, key = jax.random.split(jax.random.fold_in(key, number), 3)
+        state = env.step(state, random_actions(action_key, env.spec, 1)[0], step_key)[0]
+    assert all(isinstance(picture, np.ndarray) and picture.dtype == np.uint8 for picture in pictures)
+    assert len({picture.shape for picture in pictures}) == 1
+    height, width, channels = pictures[0].shape
+    assert 60 <= height <= 600
+    assert 100 <= width <= 600
+    assert channels == 3
+    assert any(not np.array_equal(pictures[0], picture) for picture in pictures[1:])
+    assert len(np.unique(pictures[0].reshape(-1, 3), axis=0)) > 2
+
+
+def test_all_of_these_draw_themselves():
+    assert all(isinstance(make(name), DrawnEnvironment) for name in EXAMPLES)

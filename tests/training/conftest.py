@@ -1,5 +1,6 @@
 """Compilation is most of the time of these tests: it is cut short, and done once for programs that are the same."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,19 @@ from derex.representations import own
 def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where compiled programs are kept."""
     return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="session")
+def quick_process(compiled_programs: Path) -> dict[str, str]:
+    """The environment of other processes that compile as these tests do."""
+    options = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(compiled_programs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    return os.environ | options
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -35,11 +35,16 @@ def test_a_run_without_numbered_states(capsys: pytest.CaptureFixture[str], tmp_p
     assert all(-1 <= line["return"] <= 1 and 0 <= line["success"] <= 1 for line in lines)
     assert all(line["episode_length"] == 9 for line in lines)
     assert not {"spectrum", "states_seen", "bonus_rank_correlation"} & set(lines[0])
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "config.json", "metrics.jsonl"]
     assert load_config(out).agent.width == 16
 
-    assert exit_code(*run, "--out", str(out)) == 2
-    assert "begin again with --overwrite" in capsys.readouterr().err
+    assert exit_code(*run, "--out", str(out)) == 0
+    assert "finished already, at step 1024" in capsys.readouterr().err
+    assert exit_code(*run, "--out", str(out), "--agent.gamma", "0.5") == 2
+    assert "agent.gamma was 0.99, now 0.5" in capsys.readouterr().err
+    assert exit_code("train", "--resume", str(out), "--steps", "2e3") == 0
+    assert "goes on from step 1024" in capsys.readouterr().err
+    assert [line["step"] for line in read_metrics(out)] == [512, 1024, 1536, 2048]
     assert exit_code(*run, "--out", str(out), "--overwrite") == 0
     assert len(read_metrics(out)) == 2
 
@@ -52,7 +57,7 @@ def test_a_run_with_numbered_states(capsys: pytest.CaptureFixture[str], tmp_path
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:4]]
     assert [row[:2] for row in rows] == [["0", "512"], ["1", "512"]]
     assert len(read_metrics(out)) == 2 * 4
-    names = {"config.json", "metrics.jsonl", "visitation.npz", "visitation.png"}
+    names = {"checkpoints", "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"}
     assert {path.name for path in out.iterdir()} == names
     assert (
         json.loads((out / "config.json").read_text())["config"]["representation"]["decomposition"]["k"] == 4
@@ -64,8 +69,16 @@ def test_a_run_that_diverges_is_2(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert exit_code(*run, "--agent.learning-rate", "1e30", "--out", str(tmp_path / "a")) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("derex: error: training diverged by step ")
-    assert "value_loss" in error
-    assert (tmp_path / "a" / "config.json").exists()
+    assert "5 updates in a row were skipped since a loss or a gradient was not finite" in error
+    assert (tmp_path / "a" / "checkpoints" / "0" / "manifest.json").exists()
+
+
+def test_what_may_change_when_a_run_is_resumed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("train", "--resume", "runs/a", "--help") == 0
+    text = capsys.readouterr().out
+    assert all(option in text for option in ("--resume", "--steps", "--log-every", "--save-every", "--keep"))
+    assert "--agent.gamma" not in text
+    assert "derex train --resume runs/catch --steps 2e7" in text
 
 
 @pytest.mark.parametrize(
@@ -123,6 +136,10 @@ def test_bad_names_are_one_line_and_2(
         (("--out", "a"), "--env"),
         (("--env", "catch", "--out", "a", "--agent.wdth", "3"), "--agent.width"),
         (("--env", "catch", "--out", "a", "--steps", "0"), "steps: expected a whole number"),
+        (("--resume", "nowhere"), "nowhere holds no run of derex train"),
+        (("--resume", "nowhere", "--seeds", "3"), "--seeds"),
+        (("--env", "catch", "--out", "a", "--keep", "0"), "keep: expected at least 1"),
+        (("--env", "catch", "--out", "/proc/nowhere/a"), "cannot be written to"),
         (("--env", "catch", "--out", "a", "--representation.k", "3"), "--representation"),
     ],
 )

@@ -28,6 +28,10 @@ def config(**options: Any) -> TrainConfig:
         ({"steps": float("inf")}, "steps: expected a whole number"),
         ({"log_every": 0}, "log_every: expected a whole number"),
         ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"keep": 0}, "keep: expected at least 1, got 0"),
+        ({"max_skipped": 0}, "max_skipped: expected at least 1, got 0"),
+        ({"save_every": -1.0}, "save_every: expected seconds, 0 or more; got -1"),
+        ({"save_every": float("nan")}, "save_every: expected seconds"),
         ({"streams": 0}, "streams: expected at least 1, got 0"),
         ({"seed": -1}, "seed: expected 0 or more"),
         ({"seed": 2**31 - 1, "seeds": 2}, "seed: expected 0 or more"),
@@ -46,21 +50,37 @@ def test_steps_become_whole_iterations() -> None:
     assert isinstance(config(steps=1e7).resolved().steps, int)
 
 
+def lines_after(asked: TrainConfig) -> list[int]:
+    """The iterations after which a line is written."""
+    after = [0]
+    while after[-1] < asked.iterations:
+        after.append(asked.next_line(after[-1]))
+    return after[1:]
+
+
 @pytest.mark.parametrize(
-    ("log_every", "lines", "first"),
-    [(None, 32, 1), (320, 31, 1), (5000, 2, 16), (1, 32, 1), (10**9, 1, 32), (3000, 3, 10)],
+    ("log_every", "after"),
+    [
+        (None, list(range(1, 33))),
+        (320, list(range(1, 33))),
+        (1, list(range(1, 33))),
+        (5000, [16, 32]),
+        (3000, [9, 18, 27, 32]),
+        (10**9, [32]),
+    ],
 )
-def test_lines_are_spread_evenly_and_end_with_the_run(log_every: int | None, lines: int, first: int) -> None:
+def test_lines_are_at_multiples_and_at_the_end(log_every: int | None, after: list[int]) -> None:
     asked = config(steps=10_000, streams=32, agent=AgentConfig(unroll=10), log_every=log_every)
-    after = asked.log_iterations()
-    assert (len(after), after[0], after[-1]) == (lines, first, 32)
-    gaps = [end - start for start, end in zip((0, *after), after, strict=False)]
-    assert min(gaps) >= 1
-    assert max(gaps) - min(gaps) <= 1
+    assert lines_after(asked) == after
 
 
-def test_a_hundred_lines_unless_told_otherwise() -> None:
-    assert len(config(steps=1e7).log_iterations()) == 100
+def test_a_longer_run_has_the_lines_of_a_shorter_one() -> None:
+    shorter, longer = (config(steps=steps, log_every=1e5) for steps in (3e5, 3e6))
+    assert lines_after(longer)[: len(lines_after(shorter)) - 1] == lines_after(shorter)[:-1]
+
+
+def test_about_a_hundred_lines_unless_told_otherwise() -> None:
+    assert len(lines_after(config(steps=1e7))) == 102  # 1221 iterations, a line after every 12
     assert config(steps=1e7).resolved().log_every == 12 * 8192
 
 

@@ -10,14 +10,23 @@ import pytest
 
 from derex.envs import make
 from derex.envs.wrappers import EpisodeSums
-from derex.training.folder import append_lines, claim_folder, find_commit, load_config
-from derex.training.metrics import DivergedError, Reading, lines_of, rank_correlation
+from derex.training.folder import (
+    FullDiskError,
+    append_lines,
+    claim_folder,
+    cut_metrics,
+    find_commit,
+    load_config,
+    locked,
+)
+from derex.training.loop import Skips
+from derex.training.metrics import DivergedError, Reading, check_skips, lines_of, rank_correlation
 
 
 def earlier_run(folder: Path) -> Path:
-    folder.mkdir()
+    (folder / "checkpoints" / "64").mkdir(parents=True)
     (folder / "config.json").write_text('{"command": "train"}')
-    for name in ("metrics.jsonl", "visitation.npz", "visitation.png"):
+    for name in ("metrics.jsonl", "events.jsonl", "visitation.npz", "visitation.png"):
         (folder / name).write_text("old")
     (folder / "notes.txt").write_text("mine")
     return folder
@@ -48,9 +57,67 @@ def test_an_earlier_run_is_kept_until_told_otherwise(tmp_path: Path) -> None:
     folder = earlier_run(tmp_path / "a")
     with pytest.raises(FileExistsError, match="or begin again with --overwrite"):
         claim_folder(folder, False)
-    assert len(list(folder.iterdir())) == 5
+    assert len(list(folder.iterdir())) == 7
     claim_folder(folder, True)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_what_a_kill_leaves_of_a_config_is_nobodys_run(tmp_path: Path) -> None:
+    """Killed while config.json was written: only its temporary file is there."""
+    (tmp_path / ".config.json.x1y2.tmp").write_text("{")
+    claim_folder(tmp_path, False)
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path),
+        pytest.raises(FileExistsError, match="another process is training in"),
+        locked(tmp_path),
+    ):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "a", Path("/proc/nowhere/a")):
+        with pytest.raises(OSError, match=r"--out: .* cannot be written to: .*Choose another folder"):
+            claim_folder(folder, False)
+
+
+def test_lines_after_a_step_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    cut_metrics(tmp_path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl has a damaged line: .*Mend it or take it out"):
+        cut_metrics(tmp_path, 2)
+
+
+def test_a_full_disk_leaves_whole_lines() -> None:
+    with pytest.raises(FullDiskError, match=r"the disk of /dev is full\. What was written before is whole"):
+        append_lines(Path("/dev/full"), [{"step": 1}])
+
+
+def test_a_method_of_ones_own_is_imported_only_when_it_is_named(tmp_path: Path) -> None:
+    """A folder from elsewhere could name any code."""
+    content = {"command": "train", "config": {"env": "catch", "method": "os:abort", "form": ""}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"'os:abort', code that did not come with derex. If you trust it, name it"
+    ):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config", ["{}", "[]", '{"env": 3}', '{"env": "catch", "method": "vmpo", "form": "", "x": 1}']
+)
+def test_a_damaged_config_is_named(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(f'{{"command": "train", "config": {config}}}')
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        load_config(tmp_path)
 
 
 def test_a_folder_without_a_run_has_no_config(tmp_path: Path) -> None:
@@ -78,6 +145,7 @@ def reading(n: int, **changes: Any) -> Reading:
     """Two seeds of three streams after four iterations."""
     whole = Reading(
         iterations=np.array([4, 4], np.int32),
+        skipped=np.array([0, 1], np.int32),
         numbers={"value_loss": np.array([2.0, 6.0], np.float32)},
         visits=np.zeros((2, n), np.float32),
         bonuses=np.zeros((2, n), np.float32),
@@ -96,11 +164,35 @@ def test_sums_become_means() -> None:
     first, second = lines_of(reading(1), make("catch").spec, 96, (5, 6), {"seconds": 1.5})
     assert first == {
         "step": 96, "seed": 5, "return": 0.75, "success": 0.25, "episode_length": 9.0, "episodes": 4,
-        "seconds": 1.5, "value_loss": 0.5, "spectrum": [0.5, 0.25],
+        "seconds": 1.5, "value_loss": 0.5, "skipped_updates": 0, "spectrum": [0.5, 0.25],
     }  # fmt: skip
     assert (second["seed"], second["episodes"], second["value_loss"]) == (6, 0, 1.5)
+    assert second["skipped_updates"] == 1
     assert second["return"] is second["success"] is second["episode_length"] is None
     json.dumps([first, second], allow_nan=False)
+
+
+def test_nothing_learnt_is_null() -> None:
+    changes = {"iterations": np.array([4, 0], np.int32), "skipped": np.array([0, 4], np.int32)}
+    _, second = lines_of(reading(1, **changes), make("catch").spec, 96, (5, 6), {})
+    assert (second["value_loss"], second["skipped_updates"]) == (None, 4)
+
+
+def test_a_return_that_is_not_finite_is_null() -> None:
+    whole = reading(1)
+    returns = jnp.array([[1.0, 0.0, jnp.nan], [0, 0, 0]], jnp.float32)
+    broken = whole._replace(episodes=whole.episodes._replace(returns=returns))
+    first, _ = lines_of(broken, make("catch").spec, 96, (5, 6), {})
+    assert (first["return"], first["success"]) == (None, 0.25)
+
+
+def test_too_many_skipped_in_a_row_stop_the_run() -> None:
+    causes = jnp.array([[False, False, False], [True, False, True]])
+    skips = Skips(jnp.array([0, 1]), jnp.array([2, 3]), causes)
+    check_skips(skips, 96, (5, 6), 4)
+    says = "diverged by step 96, seed 6: 3 updates in a row were skipped since an observation and a loss or a gradient"
+    with pytest.raises(DivergedError, match=says):
+        check_skips(skips, 96, (5, 6), 3)
 
 
 def test_success_is_null_where_it_is_not_defined() -> None:

@@ -16,8 +16,8 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.cores import make_core
 from derex.networks.encoders import InputSpec
-from derex.networks.histories import Embedded, Embedding
-from derex.networks.observations import encoder_of, kind_of
+from derex.networks.histories import Embedded, Embedding, fresh_embedding
+from derex.networks.observations import kind_of
 from derex.representations.base import View
 from derex.types import Trajectories
 
@@ -74,9 +74,8 @@ class AgentNetwork(eqx.Module):
         key: PRNGKeyArray,
     ):
         """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
-        encoder_key, embedding_key, core_key, policy_key, value_key = jax.random.split(key, 5)
-        encoder = encoder_of(list(observation), width, key=encoder_key)
-        self.embedding = Embedding(encoder, width * len(observation), action, width, key=embedding_key)
+        embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
+        self.embedding = fresh_embedding(observation, action, width, key=embedding_key)
         self.core = make_core(core, width, width, key=core_key)
         self.policy = Readout(width, outputs, POLICY_SCALE, key=policy_key)
         self.value = Readout(width, values, VALUE_SCALE, key=value_key)

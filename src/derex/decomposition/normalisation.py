@@ -7,6 +7,7 @@ Shapes: b rows of a half, k features. Weights (b,) say how often a row counts: 0
 number of times a row was drawn. `None` means that every row counts once.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -47,6 +48,11 @@ def standardise(
 ) -> Float[Array, "*b k"]:
     """(z - mean) / √(variance + ε) with the given statistics."""
     return (z - statistics.mean) / jnp.sqrt(statistics.variance + epsilon)
+
+
+def limited(z: Float[Array, "*b k"], limit: float) -> Float[Array, "*b k"]:
+    """Cut at ± limit; beyond it there is no gradient but that through the statistics, which leads back."""
+    return z if math.isinf(limit) else jnp.clip(z, -limit, limit)
 
 
 def batch_normalise(

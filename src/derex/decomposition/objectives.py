@@ -18,7 +18,7 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
 from derex.decomposition.laplacian import graph_drawing_loss
-from derex.decomposition.normalisation import Statistics, batch_normalise, weighted_mean
+from derex.decomposition.normalisation import Statistics, batch_normalise, limited, weighted_mean
 from derex.decomposition.pairs import Half, both_statistics, sigma_hat
 
 REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
@@ -97,11 +97,15 @@ class DeRexObjective:
         normalise: batch-normalise both outputs, each half by its own statistics. Without it L_diag has no
             maximum: for exact tests, not for training.
         double_sampling: take the two factors of ∂L_off from different halves. False is the biased loss.
+        limit: cut normalised outputs at ± this. At unit variance |f_i(s)| ≤ d(s)^-½, so states visited at least
+            limit⁻² of the time are untouched; a rarer one cannot make up a feature's whole variance in the one
+            batch that holds it. Where a policy moves, that is what lost the decomposition (docs/agents.md).
     """
 
     lambda_r: float = REFERENCE_LAMBDA_R
     normalise: bool = True
     double_sampling: bool = True
+    limit: float = math.inf
     tied: ClassVar[bool] = False
 
     def __call__(self, first: Half, second: Half) -> Estimate:
@@ -116,9 +120,8 @@ class DeRexObjective:
     def _sigma(self, half: Half) -> Float[Array, "k k"]:
         if not self.normalise:
             return sigma_hat(*half)
-        f, _ = batch_normalise(half.f, half.weights)
-        g, _ = batch_normalise(half.g, half.weights)
-        return sigma_hat(f, g, half.weights)
+        f, g = (batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
+        return sigma_hat(limited(f, self.limit), limited(g, self.limit), half.weights)
 
 
 @dataclass(frozen=True)
@@ -162,11 +165,13 @@ class GraphDrawingObjective:
         return Estimate(loss, both_statistics(first, second))
 
 
-def make_objective(name: str, k: int, lambda_r: float | int | str = REFERENCE_LAMBDA_R) -> Objective:
-    """The objective of that name for k features."""
+def make_objective(
+    name: str, k: int, lambda_r: float | int | str = REFERENCE_LAMBDA_R, limit: float = math.inf
+) -> Objective:
+    """The objective of that name for k features; `limit` is for the one that normalises its outputs, "derex"."""
     weight = penalty_weight(lambda_r, k)
     objectives: dict[str, Objective] = {
-        "derex": DeRexObjective(weight),
+        "derex": DeRexObjective(weight, limit=limit),
         "nested": NestedObjective(),
         "laplacian": GraphDrawingObjective(weight),
     }

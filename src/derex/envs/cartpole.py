@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import FAINT, INK, ORANGE, box, canvas, disc, stroke
 from derex.types import Discrete, EnvironmentSpec
 
 GRAVITY = 9.8
@@ -64,3 +66,18 @@ class CartPole:
         )
         fallen = (jnp.abs(state.x) > MAX_POSITION) | (jnp.abs(state.angle) > MAX_ANGLE)
         return state, jnp.stack(state), jnp.float32(1), fallen
+
+    def render(self, state: CartPoleState) -> UInt8[np.ndarray, "H W 3"]:
+        """Cart and pole from the side; the marks on the track are as far as the cart may go."""
+        picture, metre, ground = canvas(480, 240), 90.0, 190.0
+        ends = [240 + side * MAX_POSITION * metre for side in (-1, 1)]
+        stroke(picture, (0, ground), (480, ground), 2, FAINT)
+        for x in ends:
+            stroke(picture, (x, ground - 8), (x, ground + 8), 2, FAINT)
+        x, angle = 240 + float(state.x) * metre, float(state.angle)
+        hinge, length = (x, ground - 24), 2 * HALF_LENGTH * metre
+        tip = hinge[0] + length * np.sin(angle), hinge[1] - length * np.cos(angle)
+        box(picture, (x - 24, ground - 26), (x + 24, ground - 6), INK)
+        stroke(picture, hinge, (float(tip[0]), float(tip[1])), 8, ORANGE)
+        disc(picture, hinge, 4, FAINT)
+        return picture

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import BLUE, grid_picture
 from derex.types import Discrete, EnvironmentSpec
 
 ROWS, COLUMNS = 10, 5
@@ -53,6 +54,12 @@ class Catch:
         down = state.ball_row == ROWS - 1
         caught = jnp.where(state.ball_column == paddle, jnp.float32(1), jnp.float32(-1))
         return state, _board(state), jnp.where(down, caught, 0), down
+
+    def render(self, state: CatchState) -> UInt8[np.ndarray, "H W 3"]:
+        """The board: a red ball, a blue paddle."""
+        paddle = {(ROWS - 1, int(state.paddle)): BLUE}
+        ball = int(state.ball_row), int(state.ball_column)
+        return grid_picture(np.zeros((ROWS, COLUMNS), bool), ball, tints=paddle)
 
 
 def _board(state: CatchState) -> Float32[Array, "50"]:

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import grid_picture
 from derex.types import Discrete, EnvironmentSpec
 
 MOVE_COST = 0.01  # of N steps to the right
@@ -67,6 +68,16 @@ class DeepSea:
         """The cell's place among those of the triangle."""
         ended = state.row == self.n
         return state.row * (state.row + 1) // 2 + jnp.where(ended, 0, state.column)
+
+    def render(self, state: DeepSeaState) -> UInt8[np.ndarray, "H W 3"]:
+        """The cells that a dive can reach, darker with depth, the treasure's in green; the lowest row is the end."""
+        depths = np.arange(self.n + 1) / self.n
+        water = [(round(205 - 150 * d), round(230 - 110 * d), round(250 - 60 * d)) for d in depths]
+        reach = {(row, column): water[row] for row in range(self.n) for column in range(row + 1)}
+        end = {(self.n, column): (222, 204, 166) for column in range(self.n)}
+        walls = np.triu(np.ones((self.n + 1, self.n), bool), k=1)
+        agent = int(state.row), int(state.column)
+        return grid_picture(walls, agent, (self.n - 1, self.n - 1), reach | end)
 
     def _observe(self, state: DeepSeaState) -> Float32[Array, " cells"]:
         cell = state.row * self.n + state.column  # outside, and so all zeros, in row N

@@ -3,12 +3,15 @@
 The reward, 1, ends the episode at the goal; otherwise it is cut after 250 steps, as long as the paper's walks.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, Shaped, UInt8
 
+from derex.envs.drawing import grid_picture
 from derex.envs.gridworld import GridWorld
 from derex.envs.maps import FOUR_ROOMS, MOVES
 from derex.envs.render import frame_table
@@ -46,6 +49,12 @@ class FourRooms:
     def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
         """The floor cell."""
         return state
+
+    def render(self, state: Int32[Any, ""]) -> UInt8[np.ndarray, "H W 3"]:
+        """The rooms from above, the agent always shown; their own outer wall is left to the picture."""
+        agent, goal = (self.world.positions[int(place)] - 1 for place in (state, self.goal))
+        inside = ~self.world.map.floor[1:-1, 1:-1]
+        return grid_picture(inside, tuple(agent.tolist()), tuple(goal.tolist()))
 
     def _spec(self, name: str, observation: jax.ShapeDtypeStruct) -> EnvironmentSpec:
         return EnvironmentSpec(

@@ -6,8 +6,9 @@ concern (`derex.envs.wrappers`); an environment holds the rules of its task and 
 
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, Shaped, UInt8
 
 from derex.types import EnvironmentSpec
 
@@ -40,4 +41,13 @@ class NumberedEnvironment(Environment, Protocol):
 
     def state_id(self, state: Any) -> Int32[Array, ""]:
         """The state's number in [0, spec.n_states)."""
+        ...
+
+
+@runtime_checkable
+class DrawnEnvironment(Environment, Protocol):
+    """An environment that can show itself, for `derex video`; pictures of one environment are all of one size."""
+
+    def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
+        """The state as people would see it; called outside of jit, on one state, and need not be pure JAX."""
         ...

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import BLUE, ORANGE, Colour, grid_picture
 from derex.envs.gridworld import GridWorld
 from derex.envs.maps import MOVES
 from derex.envs.rooms_chain import (
@@ -27,6 +28,7 @@ from derex.envs.rooms_chain import (
 )
 from derex.types import Discrete, EnvironmentSpec
 
+KEY_COLOURS: tuple[Colour, ...] = (ORANGE, BLUE, (204, 121, 167))  # of keys and their doors, room by room
 STEPS_PER_ROOM = 50  # of the time limit
 KEY_DISTANCE = 3  # moves, at least, from a key to the start and to either door of its room
 
@@ -86,6 +88,16 @@ class KeyRooms:
     def state_id(self, state: KeyRoomsState) -> Int32[Array, ""]:
         """The floor cell together with the keys held."""
         return state.held * self.world.n_states + state.cell
+
+    def render(self, state: KeyRoomsState) -> UInt8[np.ndarray, "H W 3"]:
+        """The rooms from above: keys that are not held, and the doors that they open, in the same colour."""
+        missing = [room for room in range(self.n - 1) if not int(state.held) >> room & 1]
+        colours = {room: KEY_COLOURS[room % len(KEY_COLOURS)] for room in missing}
+        rows = door_rows(self.n)
+        doors = {(rows[room], room * PITCH + ROOM): colour for room, colour in colours.items()}
+        keys = {self.key_cells[room]: colour for room, colour in colours.items()}
+        agent, goal = (self.world.positions[int(place)].tolist() for place in (state.cell, self.goal))
+        return grid_picture(~self.world.map.floor, tuple(agent), tuple(goal), doors, keys)
 
     def _observe(self, state: KeyRoomsState) -> Float32[Array, " size"]:
         place = one_hot_cell(jnp.asarray(self.world.positions)[state.cell], width(self.n))

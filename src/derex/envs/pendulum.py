@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, PRNGKeyArray
+from jaxtyping import Bool, Float32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import AGENT, FAINT, INK, canvas, disc, stroke
 from derex.types import Box, EnvironmentSpec
 
 GRAVITY, MASS, LENGTH = 10.0, 1.0, 1.0
@@ -54,6 +56,15 @@ class Pendulum:
         speed = jnp.clip(state.speed + SECONDS * push, -MAX_SPEED, MAX_SPEED)
         state = PendulumState(state.angle + SECONDS * speed, speed)
         return state, _observe(state), -cost, jnp.zeros((), bool)
+
+    def render(self, state: PendulumState) -> UInt8[np.ndarray, "H W 3"]:
+        """The pendulum, on a grey line where it should be."""
+        picture, angle = canvas(240, 240), float(state.angle)
+        stroke(picture, (120, 120), (120, 25), 3, FAINT)
+        tip = 120 - 90 * float(np.sin(angle)), 120 - 90 * float(np.cos(angle))
+        stroke(picture, (120, 120), tip, 14, AGENT)
+        disc(picture, (120, 120), 5, INK)
+        return picture
 
 
 def _observe(state: PendulumState) -> Float32[Array, "3"]:

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, PRNGKeyArray
+from jaxtyping import Bool, Float32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import AGENT, FAINT, FLOOR, GOAL, INK, box, canvas, disc, stroke
 from derex.types import Box, EnvironmentSpec
 
 SECONDS = 0.1  # of a step
@@ -61,3 +63,19 @@ class PointMass:
         reward = -DISTANCE_COST * distance - ACTION_COST * jnp.sum(action**2)
         state = PointMassState(position, velocity, state.target)
         return state, jnp.concatenate(state), reward, jnp.zeros((), bool)
+
+    def render(self, state: PointMassState) -> UInt8[np.ndarray, "H W 3"]:
+        """From above: the mass with its velocity, the target as a ring, in a box where targets can be."""
+        picture, unit = canvas(240, 240), 57.0
+
+        def place(point: np.ndarray) -> tuple[float, float]:
+            return 120 + unit * float(point[0]), 120 - unit * float(point[1])
+
+        box(picture, (120 - unit, 120 - unit), (120 + unit, 120 + unit), FAINT)
+        box(picture, (122 - unit, 122 - unit), (118 + unit, 118 + unit), FLOOR)
+        position, velocity, target = (np.asarray(part) for part in state)
+        disc(picture, place(target), 10, GOAL)
+        disc(picture, place(target), 7, FLOOR)
+        stroke(picture, place(position), place(position + velocity / 2), 2, INK)
+        disc(picture, place(position), 6, AGENT)
+        return picture

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import BLUE, FAINT, INK, ORANGE, box, canvas, disc
 from derex.types import Discrete, EnvironmentSpec
 
 CUES = 4
@@ -50,6 +52,20 @@ class Recall:
         reward = (chosen & (action == state.cue)).astype(jnp.float32)
         state = state._replace(time=state.time + 1)
         return state, self._observe(state), reward, chosen
+
+    def render(self, state: RecallState) -> UInt8[np.ndarray, "H W 3"]:
+        """The observation as bars, cues in blue and the signal in orange; a dot is under the cue to be remembered,
+        and the line below shows how much of the episode is over."""
+        picture, shown = canvas(240, 160), np.asarray(self._observe(state))
+        for bar, value in enumerate(shown):
+            left, colour = 20 + 42 * bar, ORANGE if bar == CUES else BLUE
+            box(picture, (left, 20), (left + 32, 110), FAINT)
+            if value:
+                box(picture, (left, 20), (left + 32, 110), colour)
+        disc(picture, (36 + 42 * int(state.cue), 122), 4, INK)
+        box(picture, (20, 140), (220, 146), FAINT)
+        box(picture, (20, 140), (20 + 200 * min(int(state.time) / self.spec.horizon, 1.0), 146), INK)
+        return picture
 
     def _observe(self, state: RecallState) -> Float32[Array, "5"]:
         shown = jnp.where(state.time == 0, state.cue, -1)

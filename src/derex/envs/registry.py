@@ -21,30 +21,54 @@ class _Entry(NamedTuple):
     """How a name with a number (`N` or `L` in the pattern), or without one, becomes an environment."""
 
     build: Callable[..., Environment]
+    summary: str
+    """what it is, in a line"""
     smallest: int = 0
     largest: int = 0
     """What the number may be; larger ones are refused because tables grow with them"""
+    usual: int = 0
+    """a number to show it with"""
+
+
+class Known(NamedTuple):
+    """An environment that can be made."""
+
+    pattern: str
+    """its name; N and L stand for a number"""
+    summary: str
+    example: str
+    """a name that `make` takes"""
 
 
 _ENTRIES: dict[str, _Entry] = {
-    "rooms-chain-N": _Entry(RoomsChain, 1, 1000),
-    "rooms-chain-N-hidden": _Entry(HiddenRoomsChain, 1, 1000),
-    "four-rooms": _Entry(FourRooms),
-    "four-rooms-pixels": _Entry(FourRoomsPixels),
-    "four-rooms-hidden": _Entry(FourRoomsHidden),
-    "key-rooms-N": _Entry(KeyRooms, 2, 12),
-    "deep-sea-N": _Entry(DeepSea, 2, 200),
-    "catch": _Entry(Catch),
-    "cartpole": _Entry(CartPole),
-    "recall-L": _Entry(Recall, 0, 10_000),
-    "pendulum": _Entry(Pendulum),
-    "point-mass": _Entry(PointMass),
+    "rooms-chain-N": _Entry(RoomsChain, "N rooms in a row, one reward behind the last", 1, 1000, 8),
+    "rooms-chain-N-hidden": _Entry(
+        HiddenRoomsChain, "the same with new doors each time, seen from near", 1, 1000, 8
+    ),
+    "four-rooms": _Entry(FourRooms, "from one corner of four rooms to the opposite one"),
+    "four-rooms-pixels": _Entry(FourRoomsPixels, "the same, seen as a picture"),
+    "four-rooms-hidden": _Entry(FourRoomsHidden, "the same, the agent hidden in half of the pictures"),
+    "key-rooms-N": _Entry(KeyRooms, "N rooms in a row, doors locked until their key is found", 2, 12, 3),
+    "deep-sea-N": _Entry(DeepSea, "one of 2^N dives finds the treasure", 2, 200, 20),
+    "catch": _Entry(Catch, "move a paddle under a falling ball"),
+    "cartpole": _Entry(CartPole, "balance a pole on a cart"),
+    "recall-L": _Entry(Recall, "name a cue that was shown L steps ago", 0, 10_000, 20),
+    "pendulum": _Entry(Pendulum, "swing up a pendulum with a weak motor"),
+    "point-mass": _Entry(PointMass, "bring a mass to rest on a target"),
 }
 
 
 def names() -> tuple[str, ...]:
     """What `make` knows; N and L stand for a number, as in "rooms-chain-8"."""
     return tuple(_ENTRIES)
+
+
+def known() -> tuple[Known, ...]:
+    """What `make` knows, with a line on each and a name to make one."""
+    return tuple(
+        Known(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
+        for pattern, entry in _ENTRIES.items()
+    )
 
 
 def make(name: str) -> Environment:

@@ -5,14 +5,15 @@ left of the first room, and the one reward, 1, ends the episode at the right of 
 steps: a random walk succeeds in one of 4 with one room, in one of 76 with two, in one of 10⁹ with eight.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
 
+from derex.envs.drawing import grid_picture
 from derex.envs.gridworld import GridWorld
 from derex.envs.maps import FLOOR, MOVES, START, WALL, Map
 from derex.types import Discrete, EnvironmentSpec
@@ -64,6 +65,11 @@ class RoomsChain:
     def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
         """The floor cell."""
         return state
+
+    def render(self, state: Int32[Any, ""]) -> UInt8[np.ndarray, "H W 3"]:
+        """The rooms from above."""
+        agent, goal = self.world.positions[int(state)], self.world.positions[self.goal]
+        return grid_picture(~self.world.map.floor, tuple(agent.tolist()), tuple(goal.tolist()))
 
     def _observe(self, state: Int32[Array, ""]) -> Float32[Array, " size"]:
         return one_hot_cell(jnp.asarray(self.world.positions)[state], width(self.n))
@@ -117,6 +123,15 @@ class HiddenRoomsChain:
     def state_id(self, state: HiddenChainState) -> Int32[Array, ""]:
         """The cell of the rectangle."""
         return state.cell[0] * self.width + state.cell[1]
+
+    def render(self, state: HiddenChainState) -> UInt8[np.ndarray, "H W 3"]:
+        """The rooms of this episode from above; what the agent does not see is in shade."""
+        row, column = np.asarray(state.cell).tolist()
+        doors = np.asarray(state.doors)[: self.n - 1].tolist()
+        walls = ~chain_map(self.n, doors, self.spec.name).floor
+        rows, columns = np.indices(walls.shape)
+        seen = (abs(rows - row) <= _VIEW.max()) & (abs(columns - column) <= _VIEW.max())
+        return grid_picture(walls, (row, column), (GOAL_ROW, self.width - 1), seen=seen)
 
     def _observe(self, state: HiddenChainState) -> Float32[Array, "75"]:
         rows = (state.cell[0] + jnp.asarray(_VIEW, jnp.int32))[:, None]

@@ -9,6 +9,7 @@ Shapes: T steps, B streams, H units.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -63,7 +64,7 @@ class FeedForward(eqx.Module):
         return jax.nn.relu(inputs @ self.weight + self.bias), memory
 
 
-CORES: dict[str, Callable[..., Any]] = {"lstm": LSTM, "feed-forward": FeedForward}
+CORES: dict[str, Callable[..., Any]] = {"lstm": partial(LSTM, residual=True), "feed-forward": FeedForward}
 """Builders (size, width, key) -> core."""
 
 

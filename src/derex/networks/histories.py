@@ -19,10 +19,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
+from derex.networks.encoders import InputSpec
+from derex.networks.observations import UnitScale, encoder_of
 from derex.networks.recurrent import LSTM, Memory
 from derex.types import Indexed, Trajectories
 
 SMALLEST_SPREAD = 1e-6
+FRESH_ACTION_SCALE = 0.3  # of random actions, which say little of the state, against observations at 1
 
 
 class Embedding(eqx.Module):
@@ -33,13 +36,22 @@ class Embedding(eqx.Module):
     from_action: Float[Array, "choices width"]
     bias: Float[Array, " width"]
 
-    def __init__(self, encoder: Any, size: int, choices: int, width: int, *, key: PRNGKeyArray):
+    def __init__(
+        self,
+        encoder: Any,
+        size: int,
+        choices: int,
+        width: int,
+        action_scale: float = 1.0,
+        *,
+        key: PRNGKeyArray,
+    ):
         """`size` numbers come out of the encoder; an action is one of `choices`, or a vector of as many numbers."""
         initial = jax.nn.initializers.lecun_normal()
         observation_key, action_key = jax.random.split(key)
         self.encoder = encoder
         self.from_observation = initial(observation_key, (size, width))
-        self.from_action = jax.random.normal(action_key, (choices, width))
+        self.from_action = action_scale * jax.random.normal(action_key, (choices, width))
         self.bias = jnp.zeros(width)
 
     def calibrated(self, observations: Any) -> Embedding:
@@ -71,6 +83,15 @@ class Embedding(eqx.Module):
 
     def _encoded(self, observations: Any) -> Float[Array, "n size"]:
         return jax.vmap(self.encoder)(observations)
+
+
+def fresh_embedding(
+    observation: tuple[InputSpec, ...], action: int, width: int, *, key: PRNGKeyArray
+) -> Embedding:
+    """F₁ of an agent that has seen nothing yet: `action` numbers encode an action."""
+    encoder_key, key = jax.random.split(key)
+    encoder = UnitScale(encoder_of(list(observation), width, key=encoder_key))
+    return Embedding(encoder, width * len(observation), action, width, FRESH_ACTION_SCALE, key=key)
 
 
 class Head(eqx.Module):

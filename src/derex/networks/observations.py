@@ -18,6 +18,7 @@ from derex.networks.conv import Conv
 from derex.networks.encoders import MLP, InputSpec
 
 IMAGE_RANK = 3
+SMALLEST_SQUARE = 1e-6
 
 
 class Ids(eqx.Module):
@@ -61,6 +62,19 @@ class Parts(eqx.Module):
     def __call__(self, observation: Any) -> Float[Array, " size"]:
         parts = zip(self.encoders, jax.tree.leaves(observation), strict=True)
         return jnp.concatenate([encoder(part) for encoder, part in parts])
+
+
+class UnitScale(eqx.Module):
+    """An encoder's outputs at root mean square 1, for use before there is data to calibrate by.
+
+    Sparse observations, such as one-hot coordinates, otherwise come out so small that they are hardly heard.
+    """
+
+    encoder: Parts
+
+    def __call__(self, observation: Any) -> Float[Array, " size"]:
+        encoded = self.encoder(observation)
+        return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
 
 
 def encoder_of(specs: list[InputSpec], size: int, *, key: PRNGKeyArray) -> Parts:

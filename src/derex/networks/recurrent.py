@@ -29,13 +29,21 @@ class Memory(NamedTuple):
 
 
 class LSTM(eqx.Module):
-    """i, f, o = σ(·), g = tanh(·) of x_t W_x + h_{t-1} W_h + c;  c_t = f c_{t-1} + i g;  h_t = o tanh c_t."""
+    """i, f, o = σ(·), g = tanh(·) of x_t W_x + h_{t-1} W_h + c;  c_t = f c_{t-1} + i g;  h_t = o tanh c_t.
+
+    Gives out h_t, or with `residual` h_t + x_t: h_t stays within ±1 and at first hardly tells inputs apart, so that
+    whoever has to learn much about the present step in few updates reads it past the gates.
+    """
 
     input_weight: Float[Array, "size 4*H"]
     state_weight: Float[Array, "H 4*H"]
     bias: Float[Array, " 4*H"]
+    residual: bool = eqx.field(static=True)
 
-    def __init__(self, size: int, width: int, *, key: PRNGKeyArray):
+    def __init__(self, size: int, width: int, residual: bool = False, *, key: PRNGKeyArray):
+        if residual and size != width:
+            raise ValueError(f"residual: expected as many inputs as units, got {size} and {width}.")
+        self.residual = residual
         input_key, state_key = jax.random.split(key)
         self.input_weight = jax.nn.initializers.glorot_uniform()(input_key, (size, 4 * width))
         orthogonal = jax.nn.initializers.orthogonal()
@@ -56,7 +64,8 @@ class LSTM(eqx.Module):
         self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: Memory
     ) -> tuple[Float[Array, "T B H"], Memory]:
         """Outputs of all steps and the memory after the last; `keep` 0 forgets everything before that step."""
-        return scan(inputs @ self.input_weight + self.bias, keep, self.state_weight, memory)
+        outputs, memory = scan(inputs @ self.input_weight + self.bias, keep, self.state_weight, memory)
+        return outputs + inputs if self.residual else outputs, memory
 
 
 def unroll() -> int:

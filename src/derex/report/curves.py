@@ -82,7 +82,8 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
         raise ValueError("panels: expected at least one, with at least one line.")
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure = new_figure(max(columns * _PANEL[0], 5.2), rows * _PANEL[1] + 0.6)
+    width = max(columns * _PANEL[0], 5.2)
+    figure = new_figure(width, rows * _PANEL[1] + 0.6)
     axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
     handles = {}
     for ax, panel in zip(axes, panels, strict=False):
@@ -99,7 +100,7 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)),
+        list(handles.values()), list(handles), loc="outside lower center", ncols=_legend_columns(width, list(handles)),
         fontsize=LABEL_SIZE, frameon=False, labelcolor=palette.INK, handlelength=2.4,
     )  # fmt: skip
     return save(figure, path)
@@ -115,6 +116,12 @@ def learning_section(panel: CurvePanel, xlabel: str, caption: str = "") -> Secti
     layout = {"xaxis": {"title": {"text": escape(xlabel)}, "rangemode": "tozero"}, "yaxis": yaxis}
     title = f"{panel.title}: {panel.ylabel}"
     return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)
+
+
+def _legend_columns(width: float, labels: list[str]) -> int:
+    """As many as fit into so many inches, four at most."""
+    longest = max(map(len, labels))
+    return max(1, min(4, len(labels), int(width / (0.65 + 0.075 * longest))))
 
 
 def _draw(ax: Any, line: Line) -> Any:

@@ -35,8 +35,10 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
             file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say whose
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     return path
 

@@ -19,6 +19,11 @@ from derex.networks.encoders import InputSpec
 from derex.networks.histories import Embedded
 from derex.types import Trajectories
 
+LAMBDA_B = 0.02
+"""λ_b where nothing else is said. Bonuses come at every step and add up over 1/(1 - γ) of them, a sparse reward comes
+once and is at most `reward_clip`: at λ_b = 1 finding it hardly matters. Advantages are normalised, so that before there
+is any reward a small λ_b drives exploration as well as a large one"""
+
 
 class Sizes(NamedTuple):
     """What a representation has to know to be built."""

@@ -14,11 +14,18 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.decomposition.normalisation import Statistics
-from derex.networks.futures import Future, future_of, halves_of, read_pairs
+from derex.networks.futures import Future, future_of, read_pairs
 from derex.networks.histories import Embedded, Head, at_each_step
 from derex.networks.recurrent import LSTM
-from derex.representations.base import BonusUse, Representation, RepresentationState, Sizes, View
+from derex.representations.base import (
+    LAMBDA_B,
+    BonusUse,
+    Representation,
+    RepresentationState,
+    Sizes,
+    View,
+    track_nothing,
+)
 from derex.representations.decomposed import Decomposition
 
 
@@ -47,7 +54,7 @@ class BeliefForm:
     """What is decomposed, and how it weighs in the agent's loss."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
-    lambda_b: float = 1.0
+    lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
@@ -67,7 +74,7 @@ class BeliefForm:
     def build(self) -> Representation:
         """The record."""
         use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, self._auxiliary, self._track, self._observe, self._report, use)
+        return Representation(self._init, self._auxiliary, track_nothing, self._observe, self._report, use)
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         f_key, g_key, reverse_key = jax.random.split(key, 3)
@@ -81,27 +88,27 @@ class BeliefForm:
         if self.decomposition.tied:
             return RepresentationState(Readers(f, None, None), None, self.decomposition.initial(), None)
         g = Head(sizes.belief, k, key=g_key)
-        reverse = LSTM(sizes.embedding, sizes.belief, key=reverse_key)
+        reverse = LSTM(sizes.embedding, sizes.belief, sizes.embedding == sizes.belief, key=reverse_key)
         return RepresentationState(Readers(f, g, reverse), None, self.decomposition.initial(), None)
 
-    def _auxiliary(
-        self, joint: Readers, view: View, key: PRNGKeyArray
-    ) -> tuple[Float[Array, ""], Statistics]:
+    def _pairs(self, joint: Readers, view: View, key: PRNGKeyArray) -> Any:
         future = self.future()
         embedded = tests_of(view.embedded, self.test_actions)
         phase = future.draw(key, *view.trajectories.shape)
-        pairs = read_pairs(joint, future, embedded, view.beliefs, view.trajectories, phase)
-        estimate = self.decomposition.loss(*halves_of(*pairs))
-        return self.weight * estimate.loss, estimate.statistics
+        return read_pairs(joint, future, embedded, view.beliefs, view.trajectories, phase)
 
-    def _track(self, state: RepresentationState, seen: Statistics) -> RepresentationState:
-        return state._replace(tracked=self.decomposition.track(state.tracked, seen))
+    def _auxiliary(self, joint: Readers, view: View, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
+        loss, _ = self.decomposition.estimate(*self._pairs(joint, view, key))
+        return self.weight * loss, None
 
     def _observe(
         self, state: RepresentationState, view: View, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+        """Say what is rare in the unroll, by what it shows of the networks as they are."""
+        seen = self.decomposition.seen(*self._pairs(state.joint, view, key))
+        tracked = self.decomposition.track(state.tracked, seen)
         f = at_each_step(state.joint.f, view.beliefs)
-        return state, self.decomposition.bonus(f, state.tracked)
+        return state._replace(tracked=tracked), self.decomposition.bonus(f, tracked)
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)

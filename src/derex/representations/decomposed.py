@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from derex.decomposition.bonus import SIGMA_FLOOR, bonus
+from derex.decomposition.bonus import bonus
 from derex.decomposition.normalisation import (
+    READING_EPSILON,
     RunningStatistics,
     Statistics,
+    batch_normalise,
     initial_statistics,
+    limited,
     read_statistics,
     standardise,
     update_statistics,
 )
 from derex.decomposition.objectives import Objective, make_objective
+from derex.decomposition.pairs import sigma_hat
+from derex.decomposition.ritz import ritz_bonus, spanned_sigma
+from derex.networks.futures import halves_of
 
-STATISTICS_DECAY = 0.8  # the policy moves: what f meant a hundred updates ago is gone
+AGENT_SIGMA_FLOOR = (
+    0.5  # of 64 features some are not learnt yet at any time: without it their noise is the bonus
+)
+LIMIT = 6.0  # a stream that stays where no other is has 32 rows of 4096 in a half: 6² 32 / 4096 = 0.3 of Σ̂
+
+
+class Correlations(NamedTuple):
+    """Of features with features."""
+
+    f: Float[Array, "k k"]
+    g: Float[Array, "k k"]
+
+
+class Seen(NamedTuple):
+    """What one step of training shows."""
+
+    statistics: Statistics
+    correlations: Correlations
+
+
+class Tracked(NamedTuple):
+    """Running means of it; divide by `running.weight`."""
+
+    running: RunningStatistics
+    correlations: Correlations
 
 
 @dataclass(frozen=True)
@@ -31,39 +62,78 @@ class Decomposition:
     """derex (the paper's loss), nested, or laplacian (graph drawing: g = f)"""
     lambda_r: float | str = 10.0
     """weight of the off-diagonal penalty, or "grow" """
+    ritz: bool = True
+    """read the singular functions within the span of f; False takes each f_i for one, as the paper does"""
     weighted: bool = True
     """weigh the norm by Σ̃⁻² as in the paper"""
-    sigma_floor: float = SIGMA_FLOOR
+    sigma_floor: float = AGENT_SIGMA_FLOOR
     """smaller σ count as this"""
-    statistics_decay: float = STATISTICS_DECAY
-    """of Σ̃ and the moments, at every step of training"""
+    limit: float = LIMIT
+    """largest |f_i| that is told from larger ones, in deviations: about 1/√d of the rarest states that matter"""
+    statistics_decay: float = 0.0
+    """of Σ̃ and the other statistics, from unroll to unroll; 0: those of the present networks alone. Networks move: what
+    is read with statistics of earlier ones shows their movement where it should show what is rare"""
 
     @property
     def loss(self) -> Objective:
         """The objective."""
-        return make_objective(self.objective, self.k, self.lambda_r)
+        return make_objective(self.objective, self.k, self.lambda_r, self.limit)
 
     @property
     def tied(self) -> bool:
         """Whether g is f."""
         return self.loss.tied
 
-    def initial(self) -> RunningStatistics:
+    def initial(self) -> Tracked:
         """Nothing seen."""
-        return initial_statistics(self.k)
+        none = jnp.zeros((self.k, self.k))
+        return Tracked(initial_statistics(self.k), Correlations(none, none))
 
-    def track(self, running: RunningStatistics, seen: Statistics) -> RunningStatistics:
-        """Σ̃ and moments after one more step."""
-        return update_statistics(running, seen, self.statistics_decay)
+    def estimate(
+        self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
+    ) -> tuple[Float[Array, ""], Statistics]:
+        """The loss on pairs of outputs, those that count, and their statistics."""
+        estimate = self.loss(*halves_of(f, g, counted))
+        return estimate.loss, estimate.statistics
 
-    def bonus(self, f: Float[Array, "*b k"], running: RunningStatistics) -> Float[Array, "*b"]:
+    def seen(self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]) -> Seen:
+        """What pairs of outputs show of the decomposition; all from the same rows, or σ could exceed 1."""
+        weights = counted.reshape(-1)
+        (f, f_moments), (g, g_moments) = (
+            batch_normalise(outputs.reshape(-1, self.k), weights, READING_EPSILON) for outputs in (f, g)
+        )
+        statistics = Statistics(f_moments, g_moments, sigma_hat(f, g, weights))
+        return Seen(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
+
+    def track(self, tracked: Tracked, seen: Seen) -> Tracked:
+        """Σ̃, moments and correlations after one more step."""
+        decay = self.statistics_decay
+        mixed = (
+            decay * old + (1.0 - decay) * new
+            for old, new in zip(tracked.correlations, seen.correlations, strict=True)
+        )
+        return Tracked(update_statistics(tracked.running, seen.statistics, decay), Correlations(*mixed))
+
+    def bonus(self, f: Float[Array, "*b k"], tracked: Tracked) -> Float[Array, "*b"]:
         """‖f‖ of the standardised features, weighted by Σ̃⁻²."""
-        seen = read_statistics(running)
-        return bonus(standardise(f, seen.f), jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
+        seen, C = self._read(tracked)
+        features = limited(standardise(f, seen.f), self.limit)
+        if self.ritz:
+            return ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
+        return bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
 
-    def report(self, running: RunningStatistics) -> dict[str, Array]:
-        """The spectrum, its sum, and how far Σ̃ is from diagonal."""
-        sigma = read_statistics(running).sigma
-        spectrum = jnp.diag(sigma)
-        off = jnp.max(jnp.abs(sigma - jnp.diag(spectrum)))
+    def report(self, tracked: Tracked) -> dict[str, Array]:
+        """The spectrum, its mean, and how far Σ̃ is from diagonal."""
+        seen, C = self._read(tracked)
+        spectrum = jnp.diag(seen.sigma)
+        off = jnp.max(jnp.abs(seen.sigma - jnp.diag(spectrum)))
+        if self.ritz:
+            spectrum = jnp.linalg.svd(spanned_sigma(C.f, C.g, seen.sigma), compute_uv=False)
         return {"spectrum": spectrum, "sigma_mean": jnp.mean(spectrum), "off_diagonal": off}
+
+    def _read(self, tracked: Tracked) -> tuple[Statistics, Correlations]:
+        """The running means, corrected for their start at zero."""
+        scale = 1.0 / jnp.maximum(tracked.running.weight, jnp.finfo(jnp.float32).tiny)
+        return read_statistics(tracked.running), Correlations(
+            *(scale * total for total in tracked.correlations)
+        )

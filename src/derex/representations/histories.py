@@ -7,17 +7,18 @@ while the policy moves. Here f and g have F₁, F₂ and F₃ to themselves, and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.futures import Future, future_of, halves_of, read_pairs
-from derex.networks.histories import Embedding, Head, HistoryNetworks, at_each_step
-from derex.networks.observations import encoder_of
-from derex.networks.recurrent import LSTM
+from derex.networks.futures import Future, future_of, read_pairs
+from derex.networks.histories import Head, HistoryNetworks, at_each_step, fresh_embedding
+from derex.networks.recurrent import LSTM, Memory
 from derex.representations.base import (
+    LAMBDA_B,
     BonusUse,
     Representation,
     RepresentationState,
@@ -28,6 +29,14 @@ from derex.representations.base import (
 )
 from derex.representations.decomposed import Decomposition
 from derex.representations.own import OwnTraining
+from derex.types import Trajectories
+
+
+class Stretch(NamedTuple):
+    """An unroll, and the memory of what came before it."""
+
+    trajectories: Trajectories
+    before: Memory
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class HistoriesForm:
     """What is decomposed, by which networks, and how they are trained."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
-    lambda_b: float = 1.0
+    lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
@@ -57,11 +66,12 @@ class HistoriesForm:
         return Representation(self._init, no_auxiliary, track_nothing, self._observe, self._report, use)
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
-        encoder_key, embedding_key, forward_key, reverse_key, f_key, g_key = jax.random.split(key, 6)
+        embedding_key, forward_key, reverse_key, f_key, g_key = jax.random.split(key, 5)
         width, k = self.width, self.decomposition.k
-        encoder = encoder_of(list(sizes.observation), width, key=encoder_key)
-        embedding = Embedding(encoder, width * len(sizes.observation), sizes.action, width, key=embedding_key)
-        forward, reverse = (LSTM(width, width, key=lstm_key) for lstm_key in (forward_key, reverse_key))
+        embedding = fresh_embedding(sizes.observation, sizes.action, width, key=embedding_key)
+        forward, reverse = (
+            LSTM(width, width, residual=True, key=part) for part in (forward_key, reverse_key)
+        )
         f, g = (Head(width, k, key=head_key) for head_key in (f_key, g_key))
         if self.decomposition.tied:
             reverse = g = None
@@ -74,27 +84,27 @@ class HistoriesForm:
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Learn from the unroll, then say what is rare in it; remember each stream's history for the next one."""
         trajectories, future = view.trajectories, self.future()
+        reading_key, key = jax.random.split(key)
+        present = Stretch(trajectories, state.memory)
 
-        def loss(networks: HistoryNetworks, chosen: Array, key: PRNGKeyArray):
-            rows = trajectories.rows(chosen)
-            embedded = networks.embed(rows)
-            memory = jax.tree.map(lambda part: part[chosen], state.memory)
-            beliefs, _ = networks.beliefs(embedded.history, rows.first, memory)
-            phase = future.draw(key, *rows.shape)
-            estimate = self.decomposition.loss(
-                *halves_of(*read_pairs(networks, future, embedded, beliefs, rows, phase))
-            )
-            return estimate.loss, estimate.statistics
+        def pairs(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray):
+            embedded = networks.embed(rows.trajectories)
+            beliefs, _ = networks.beliefs(embedded.history, rows.trajectories.first, rows.before)
+            phase = future.draw(key, *rows.trajectories.shape)
+            return read_pairs(networks, future, embedded, beliefs, rows.trajectories, phase)
 
-        own, tracked = self.training.run(
-            state.own, state.tracked, loss, self.decomposition.track, len(trajectories.first), key
-        )
+        def loss(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray) -> Float[Array, ""]:
+            return self.decomposition.estimate(*pairs(networks, rows, key))[0]
+
+        own = self.training.run(state.own, present, loss, key)
         networks: Any = own.networks
+        seen = self.decomposition.seen(*pairs(networks, present, reading_key))
+        tracked = self.decomposition.track(state.tracked, seen)
         history = networks.embed(trajectories).history
         # The last step of this unroll is the first of the next: memory ends one step before it.
-        before, memory = networks.beliefs(history[:, :-1], trajectories.first[:, :-1], state.memory)
+        before, memory = networks.beliefs(history[:, :-1], trajectories.first[:, :-1], present.before)
         last, _ = networks.beliefs(history[:, -1:], trajectories.first[:, -1:], memory)
-        f = at_each_step(networks.f, jax.numpy.concatenate([before, last], axis=1))
+        f = at_each_step(networks.f, jnp.concatenate([before, last], axis=1))
         return RepresentationState(None, own, tracked, memory), self.decomposition.bonus(f, tracked)
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:

@@ -17,7 +17,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.fixed import trainable
 
-ADAM_EPSILON = 1e-5  # parameters without a gradient would otherwise walk about on rounding errors
+ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
 
 
 class Own(NamedTuple):
@@ -31,11 +31,11 @@ class Own(NamedTuple):
 class OwnTraining:
     """How they are trained."""
 
-    steps: int = 8
+    steps: int = 16
     """on every unroll"""
     streams: int = 256
-    """of the unroll in a step, drawn without replacement; all of them if there are fewer"""
-    learning_rate: float = 1e-3
+    """in a step, drawn without replacement; all of them if there are fewer"""
+    learning_rate: float = 3e-3
     clip: float = 1.0
     """global gradient norm"""
 
@@ -50,30 +50,33 @@ class OwnTraining:
         """Before the first step."""
         return Own(networks, self.optimiser.init(eqx.filter(networks, trainable(networks))))
 
+    def some(self, unroll: Any, key: PRNGKeyArray) -> Any:
+        """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
+        B = len(jax.tree.leaves(unroll)[0])
+        chosen = jax.random.permutation(key, B)[: self.streams]
+        return jax.tree.map(lambda leaf: leaf[chosen], unroll)
+
     def run(
         self,
         own: Own,
-        tracked: Any,
-        loss: Callable[[Any, Array, PRNGKeyArray], tuple[Float[Array, ""], Any]],
-        track: Callable[[Any, Any], Any],
-        B: int,
+        unroll: Any,
+        loss: Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]],
         key: PRNGKeyArray,
-    ) -> tuple[Own, Any]:
-        """`steps` of descent; `loss(networks, chosen streams, key)` also gives what `track` takes into `tracked`."""
+    ) -> Own:
+        """`steps` of descent on loss(networks, rows, key), each on some rows of the unroll."""
 
-        def step(carry: tuple[Own, Any], key: PRNGKeyArray):
-            (networks, optimiser), tracked = carry
-            choice_key, loss_key = jax.random.split(key)
-            chosen = jax.random.permutation(choice_key, B)[: self.streams]
+        def step(own: Own, key: PRNGKeyArray):
+            networks, optimiser = own
+            draw_key, loss_key = jax.random.split(key)
+            rows = self.some(unroll, draw_key)
             trained, fixed = eqx.partition(networks, trainable(networks))
 
             def of_trained(trained: Any):
-                return loss(eqx.combine(trained, fixed), chosen, loss_key)
+                return loss(eqx.combine(trained, fixed), rows, loss_key)
 
-            gradient, seen = jax.grad(of_trained, has_aux=True)(trained)
+            gradient = jax.grad(of_trained)(trained)
             updates, optimiser = self.optimiser.update(gradient, optimiser, trained)
             networks = eqx.combine(optax.apply_updates(trained, updates), fixed)
-            return (Own(networks, optimiser), track(tracked, seen)), None
+            return Own(networks, optimiser), None
 
-        (own, tracked), _ = jax.lax.scan(step, (own, tracked), jax.random.split(key, self.steps))
-        return own, tracked
+        return jax.lax.scan(step, own, jax.random.split(key, self.steps))[0]

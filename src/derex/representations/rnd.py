@@ -20,6 +20,7 @@ from derex.networks.encoders import MLP
 from derex.networks.fixed import Fixed
 from derex.networks.histories import at_each_step
 from derex.representations.base import (
+    LAMBDA_B,
     BonusUse,
     Representation,
     RepresentationState,
@@ -55,7 +56,7 @@ class RndForm:
 
     k: int = 64
     """outputs"""
-    lambda_b: float = 1.0
+    lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
@@ -87,13 +88,10 @@ class RndForm:
         rows = _standardised(rows, moments) if self.normalise else rows
         bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
 
-        def loss(networks: Distillation, chosen: Array, key: PRNGKeyArray):
-            return jnp.mean(_errors(networks, rows[chosen])), None
+        def loss(networks: Distillation, rows: Array, key: PRNGKeyArray):
+            return jnp.mean(_errors(networks, rows))
 
-        def track(tracked: Any, seen: Any) -> Any:
-            return tracked
-
-        own, moments = self.training.run(state.own, moments, loss, track, len(rows), key)
+        own = self.training.run(state.own, rows, loss, key)
         return RepresentationState(None, own, moments, None), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:

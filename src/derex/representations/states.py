@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
-from derex.networks.futures import halves_of
 from derex.networks.histories import Head, at_each_step
 from derex.networks.observations import encoder_of
 from derex.representations.base import (
+    LAMBDA_B,
     BonusUse,
     Representation,
     RepresentationState,
@@ -42,6 +42,13 @@ class ObservationFeatures(eqx.Module):
         return self.head(jax.nn.relu(self.encoder(observation)))
 
 
+class Steps(NamedTuple):
+    """What is learnt from: (B, S, …)."""
+
+    observation: Any
+    first: Bool[Array, "B S"]
+
+
 class Pair(eqx.Module):
     """f of a state, g of the next; a tied objective has g = f."""
 
@@ -52,13 +59,20 @@ class Pair(eqx.Module):
         """g, or f where they are one."""
         return self.f(observation) if self.g is None else self.g(observation)
 
+    def pairs(self, steps: Steps) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
+        """f of each step but the last, g of the one after it, and whether they are of one episode."""
+        here = jax.tree.map(lambda leaf: leaf[:, :-1], steps.observation)
+        there = jax.tree.map(lambda leaf: leaf[:, 1:], steps.observation)
+        counted = (~steps.first[:, 1:]).astype(jnp.float32)
+        return at_each_step(self.f, here), at_each_step(self.next, there), counted
+
 
 @dataclass(frozen=True)
 class StatesForm:
     """What is decomposed, by which networks, and how they are trained."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
-    lambda_b: float = 1.0
+    lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
@@ -80,23 +94,17 @@ class StatesForm:
     def _observe(
         self, state: RepresentationState, view: View, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
-        """Learn from the unroll, then say what is rare in it."""
-        trajectories = view.trajectories
+        """Learn from the unroll, then say what is rare in it, by what it shows of the networks as they are now."""
+        steps = Steps(view.trajectories.observation, view.trajectories.first)
 
-        def loss(networks: Pair, chosen: Array, key: PRNGKeyArray):
-            rows = trajectories.rows(chosen)
-            here = jax.tree.map(lambda leaf: leaf[:, :-1], rows.observation)
-            there = jax.tree.map(lambda leaf: leaf[:, 1:], rows.observation)
-            counted = (~rows.first[:, 1:]).astype(jnp.float32)
-            f, g = at_each_step(networks.f, here), at_each_step(networks.next, there)
-            estimate = self.decomposition.loss(*halves_of(f, g, counted))
-            return estimate.loss, estimate.statistics
+        def loss(networks: Pair, rows: Steps, key: PRNGKeyArray) -> Float[Array, ""]:
+            return self.decomposition.estimate(*networks.pairs(rows))[0]
 
-        own, tracked = self.training.run(
-            state.own, state.tracked, loss, self.decomposition.track, len(trajectories.first), key
-        )
-        f = at_each_step(own.networks.f, trajectories.observation)
-        return RepresentationState(None, own, tracked, None), self.decomposition.bonus(f, tracked)
+        own = self.training.run(state.own, steps, loss, key)
+        networks: Any = own.networks
+        tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*networks.pairs(steps)))
+        bonus = self.decomposition.bonus(at_each_step(networks.f, steps.observation), tracked)
+        return RepresentationState(None, own, tracked, None), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)

@@ -7,31 +7,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from derex.training.checkpoints import Restored, restore_run
     from derex.training.config import TrainConfig
     from derex.training.folder import load_config, read_metrics
     from derex.training.loop import Training
+    from derex.training.making import make_training
     from derex.training.metrics import DivergedError
-    from derex.training.run import TrainResult, make_training, train
+    from derex.training.run import TrainResult, train
+    from derex.training.stopping import Stopped
 
 _PLACES = {
     "DivergedError": "metrics",
+    "Restored": "checkpoints",
+    "Stopped": "stopping",
     "TrainConfig": "config",
     "TrainResult": "run",
     "Training": "loop",
     "load_config": "folder",
-    "make_training": "run",
+    "make_training": "making",
     "read_metrics": "folder",
+    "restore_run": "checkpoints",
     "train": "run",
 }
 
 __all__ = [
     "DivergedError",
+    "Restored",
+    "Stopped",
     "TrainConfig",
     "TrainResult",
     "Training",
     "load_config",
     "make_training",
     "read_metrics",
+    "restore_run",
     "train",
 ]
 

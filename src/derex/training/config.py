@@ -9,7 +9,7 @@ from typing import Any
 
 from derex.agents.config import AgentConfig
 
-LINES = 100  # of metrics in a run, where nothing else is asked for
+LINES = 100  # of metrics in a run, about, where nothing else is asked for
 LARGEST_SEED = 2**31
 
 
@@ -24,7 +24,7 @@ class TrainConfig:
     env: str
     """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ..."""
     out: Path
-    """folder for metrics.jsonl, config.json and the map of visits"""
+    """folder for metrics.jsonl, config.json, checkpoints and the map of visits; a run that is there goes on"""
     method: str = "derex"
     """vmpo, laplacian, rnd, derex-rep, derex, or your own as package.module:Class"""
     form: str = ""
@@ -38,7 +38,17 @@ class TrainConfig:
     streams: int = 256
     """environments side by side, for each seed"""
     log_every: int | float | None = None
-    """environment steps between lines of metrics; none: a hundredth of the run"""
+    """environment steps between lines of metrics, rounded to whole iterations; none: a hundredth of the run"""
+    loggers: tuple[str, ...] = ()
+    """where lines go besides metrics.jsonl: tensorboard, wandb (each an extra)"""
+    save_every: float = 300.0
+    """seconds between checkpoints; the first is saved at the beginning, the last at the end or when stopped"""
+    keep: int = 3
+    """how many checkpoints are kept; besides them the best by success or return"""
+    max_skipped: int = 5
+    """updates with numbers that are not finite are skipped; after so many in a row the run stops"""
+    deterministic: bool = False
+    """the same numbers to the last bit on a GPU too, where that takes slower operations"""
     overwrite: bool = False
     """begin again in a folder that holds an earlier run"""
     agent: AgentConfig = field(default_factory=AgentConfig)
@@ -50,10 +60,12 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not (value >= 1 and float(value).is_integer()):
                 raise ValueError(f"{name}: expected a whole number of steps, at least 1; got {value:g}.")
-        counts = {"seeds": self.seeds, "streams": self.streams}
-        for name, value in counts.items():
+        for name in ("seeds", "streams", "keep", "max_skipped"):
+            value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}.")
+        if not 0.0 <= self.save_every < math.inf:
+            raise ValueError(f"save_every: expected seconds, 0 or more; got {self.save_every:g}.")
         if not 0 <= self.seed <= LARGEST_SEED - self.seeds:
             raise ValueError(
                 f"seed: expected 0 or more, and all seeds below {LARGEST_SEED}; got {self.seed}."
@@ -79,11 +91,20 @@ class TrainConfig:
         """How many iterations it takes."""
         return math.ceil(self.steps / self.iteration_steps)
 
-    def log_iterations(self) -> tuple[int, ...]:
-        """After which iterations a line is written: as evenly as they go, always after the last."""
-        every = self.steps / LINES if self.log_every is None else self.log_every
-        lines = min(max(round(self.steps / every), 1), self.iterations)
-        return tuple(self.iterations * line // lines for line in range(1, lines + 1))
+    @property
+    def log_interval(self) -> int:
+        """Iterations between lines of metrics."""
+        if self.log_every is None:
+            return max(round(self.iterations / LINES), 1)
+        return max(round(self.log_every / self.iteration_steps), 1)
+
+    def next_line(self, done: int) -> int:
+        """After which iteration the next line is written.
+
+        At multiples of the interval, wherever the run is to end, so that one that is continued has the lines of one
+        that was never stopped; and after the last iteration.
+        """
+        return min((done // self.log_interval + 1) * self.log_interval, self.iterations)
 
     def resolved(self) -> TrainConfig:
         """The same with nothing left open."""
@@ -101,12 +122,8 @@ class TrainConfig:
                 f"representation: expected {expected} for method {self.method!r}, got {type(chosen).__name__}."
             )
         given = {option.name: getattr(self, option.name) for option in fields(TrainConfig)}
-        given |= {"form": named[0], "representation": chosen}
-        return TrainConfig(**given | {"steps": int(self.steps), "log_every": self._log_every()})
-
-    def _log_every(self) -> int:
-        """Environment steps between lines, as they come out."""
-        return round(self.iterations / len(self.log_iterations())) * self.iteration_steps
+        given |= {"form": named[0], "representation": chosen, "steps": int(self.steps)}
+        return TrainConfig(**given | {"log_every": self.log_interval * self.iteration_steps})
 
 
 def config_type(method: str, form: str) -> type[TrainConfig]:
@@ -132,9 +149,11 @@ def to_plain(options: Any) -> Any:
 
 
 def from_plain(default: Any, values: dict[str, Any]) -> Any:
-    """The dataclass `default` with the values that `to_plain` gave."""
-    changed = {
-        name: from_plain(getattr(default, name), value) if isinstance(value, dict) else value
-        for name, value in values.items()
-    }
-    return replace(default, **changed)
+    """The dataclass `default` with the values that `to_plain` gave, perhaps by way of JSON."""
+    return replace(default, **{name: _like(getattr(default, name), value) for name, value in values.items()})
+
+
+def _like(default: Any, value: Any) -> Any:
+    if isinstance(value, dict) and hasattr(default, "__dataclass_fields__"):
+        return from_plain(default, value)
+    return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

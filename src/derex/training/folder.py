@@ -1,16 +1,24 @@
 """The folder of a run: claimed once, and readable however the run ends.
 
-config.json     what was run, by which versions, on what; written first
+config.json     what was run, by which versions, on what; written first, and added to when the run is resumed
 metrics.jsonl   a line for each log interval and seed, whole lines only
+events.jsonl    what else happened, with its time: checkpoints found damaged, stops
+checkpoints/    the whole state, now and then (`checkpoints.py`)
 visitation.npz  where states are numbered: how often each was seen, interval by interval
 visitation.png  the same as a picture, at the end
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import platform
+import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,56 +30,154 @@ from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, from_plain, to_plain
 
 CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"
+EVENTS, CHECKPOINTS = "events.jsonl", "checkpoints"
 COMMAND = "train"
-PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy")
-NOT_KEPT = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint")
+NOT_WRITTEN = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
+SAVING = ("save_every", "keep", "max_skipped")
+NOT_KEPT = (*NOT_WRITTEN, *SAVING, "deterministic", "loggers")
+"""what does not decide which numbers a run gives"""
+
+
+class FullDiskError(OSError):
+    """There is no room for what a run has to write."""
 
 
 def claim_folder(folder: Path, overwrite: bool) -> None:
     """Make the folder; refuse one with an earlier run unless told to begin again, and anybody else's always."""
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not _holds_run(folder):
-            raise FileExistsError(
-                f"--out: {folder} is not empty and holds no run of derex train; choose another folder."
-            )
+    check_folder(folder)
+    if holds_run(folder):
         if not overwrite:
             raise FileExistsError(
                 f"--out: {folder} holds an earlier run; choose another folder, or begin again with --overwrite."
             )
-        for name in (METRICS, VISITS, VISITS_PICTURE, CONFIG):
-            (folder / name).unlink(missing_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
+        remove_run(folder)
+    make_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a path that is no folder, and a folder that is somebody else's."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
+    if folder.is_dir() and not holds_run(folder) and any(not _leftover(path) for path in folder.iterdir()):
+        raise FileExistsError(
+            f"--out: {folder} is not empty and holds no run of derex train; choose another folder."
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder if need be, and tries whether it can be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        trial = folder / f".{CONFIG}.trial.tmp"
+        trial.write_bytes(b"")
+        trial.unlink()
+    except OSError as error:
+        raise OSError(
+            f"--out: {folder} cannot be written to: {error.strerror}. Choose another folder."
+        ) from error
+
+
+def remove_run(folder: Path) -> None:
+    """Takes away what a run wrote and nothing else, config.json last: until then the folder is known for a run's."""
+    if (folder / CHECKPOINTS).is_dir():
+        shutil.rmtree(folder / CHECKPOINTS)
+    for name in (METRICS, EVENTS, VISITS, VISITS_PICTURE, CONFIG):
+        (folder / name).unlink(missing_ok=True)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Takes away what was being written when a run was killed."""
+    for path in folder.glob(".*.tmp"):
+        if _leftover(path):
+            path.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other run writes to the folder meanwhile; the lock is the system's and ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has none
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(
+                f"--out: another process is training in {folder} now; wait for it, stop it, or choose another folder."
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                raise
+        yield
+    finally:
+        os.close(handle)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether derex train has been here."""
+    content = read_json(folder / CONFIG)
+    return content is not None and content.get("command") == COMMAND
+
+
+def plain_options(config: TrainConfig) -> dict[str, Any]:
+    """What config.json keeps of the options."""
+    return {name: value for name, value in to_plain(config).items() if name not in NOT_WRITTEN}
 
 
 def write_config(folder: Path, config: TrainConfig) -> Path:
     """config.json: the resolved options and all that is needed to run them again."""
-    options = {name: value for name, value in to_plain(config).items() if name not in NOT_KEPT}
+    content = {"command": COMMAND, "config": plain_options(config), "iterations": config.iterations}
+    return _write_config(folder, content | where_it_runs())
+
+
+def add_resumed(folder: Path, config: TrainConfig, step: int, changed: dict[str, Any]) -> Path:
+    """config.json of a run that goes on from `step`: the options as they are now, and what is not as it was."""
+    content = read_json(folder / CONFIG) or {}
+    resumed = [*content.get("resumed", []), {"step": step, **where_it_runs(), "changed": changed}]
+    options = {"config": plain_options(config), "iterations": config.iterations}
+    return _write_config(folder, content | options | {"resumed": resumed})
+
+
+def where_it_runs() -> dict[str, Any]:
+    """Versions, devices and commit."""
     device = jax.devices()[0]
-    content = {
-        "command": COMMAND,
-        "config": options,
-        "iterations": config.iterations,
+    return {
         "versions": {"derex": __version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "devices": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
         "commit": find_commit(Path.cwd()),
     }
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    return write_atomically(folder / CONFIG, text.encode())
 
 
-def load_config(folder: str | Path) -> TrainConfig:
-    """The resolved options of the run in the folder."""
+def load_config(folder: str | Path, method: str | None = None) -> TrainConfig:
+    """The resolved options of the run in the folder.
+
+    Args:
+        folder: of the run.
+        method: of the run, where it is somebody's own, `package.module:Class`: a folder from elsewhere could name any
+            code there is, so it is imported only when you name it too.
+    """
     folder = Path(folder)
     content = read_json(folder / CONFIG)
     if content is None or content.get("command") != COMMAND:
         raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
-    options = content["config"]
-    chosen = {name: options[name] for name in ("method", "form")}
-    default = TrainConfig(options["env"], folder, **chosen).resolved()
-    return from_plain(default, options)
+    try:
+        options = content["config"]
+        chosen = str(options["method"])
+        if ":" in chosen and chosen != method:
+            raise ValueError(
+                f"method: the run in {folder} is of {chosen!r}, code that did not come with derex. If you trust it, "
+                f"name it too: --method {chosen}"
+            )
+        default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
+        return from_plain(default, options)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -80,11 +186,53 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def cut_metrics(folder: Path, step: int) -> None:
+    """Takes lines of later steps away, and one that was not written to its end."""
+    path = folder / METRICS
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        kept = [line for line in lines if json.loads(line)["step"] <= step]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--out: {path} has a damaged line: {error}. Mend it or take it out.") from error
+    write_atomically(path, b"".join(line + b"\n" for line in kept))
+
+
 def append_lines(path: Path, lines: list[dict[str, Any]]) -> None:
-    """Adds lines of JSON by one write, so that a run that is killed leaves whole ones."""
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    """Adds lines of JSON by one write, so that a run that is killed leaves whole ones; all of them, or none."""
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
     with path.open("ab", buffering=0) as file:
-        file.write(text.encode())
+        before = file.seek(0, os.SEEK_END)
+        try:
+            complete = file.write(text) == len(text)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            complete = False
+        if not complete:
+            with suppress(OSError):
+                file.truncate(before)
+            raise full_disk(path.parent)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that there is no room left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def full_disk(folder: Path) -> FullDiskError:
+    """For a file other than a checkpoint."""
+    return FullDiskError(
+        f"--out: the disk of {folder} is full. What was written before is whole. Make room and give the same command "
+        "again: the run goes on from its last checkpoint."
+    )
+
+
+def add_event(folder: Path, event: str, **details: Any) -> None:
+    """A line of events.jsonl with the time."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    append_lines(folder / EVENTS, [{"time": now, "event": event, **details}])
 
 
 def find_commit(folder: Path) -> dict[str, Any] | None:
@@ -103,6 +251,12 @@ def _git(folder: Path, *arguments: str) -> str:
     return answer.stdout.strip()
 
 
-def _holds_run(folder: Path) -> bool:
-    content = read_json(folder / CONFIG)
-    return content is not None and content.get("command") == COMMAND
+def _write_config(folder: Path, content: dict[str, Any]) -> Path:
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return write_atomically(folder / CONFIG, text.encode())
+
+
+def _leftover(path: Path) -> bool:
+    """What a run that was killed while it wrote a file leaves: of config.json it can be all there is."""
+    names = (CONFIG, METRICS, VISITS, VISITS_PICTURE)
+    return path.name.endswith(".tmp") and path.name.startswith(tuple(f".{name}." for name in names))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.agents.acting import Actor, Rollout, begin, unroll
 from derex.agents.config import AgentConfig
@@ -24,16 +24,32 @@ from derex.agents.learning import Learner, begin_learning, judge, learn, reward_
 from derex.agents.network import AgentNetwork, parts_of
 from derex.representations.base import Representation, RepresentationState, Sizes
 
+CAUSES = ("an observation", "a reward", "a loss or a gradient")
+
 
 class Tally(NamedTuple):
     """What is added up between two looks: its size does not grow with their distance."""
 
     iterations: Int[Array, ""]
+    """learnt from"""
+    skipped: Int[Array, ""]
+    """not learnt from, and not in the sums below"""
     numbers: dict[str, Array]
     visits: Float[Array, " n"]
     """how often each numbered state was seen"""
     bonuses: Float[Array, " n"]
     """the bonuses it got"""
+
+
+class Skips(NamedTuple):
+    """Updates that were skipped, since a number was not finite."""
+
+    in_a_row: Int[Array, ""]
+    """now"""
+    most: Int[Array, ""]
+    """the longest row of the whole run"""
+    causes: Bool[Array, "3"]
+    """of the last one, as in `CAUSES`"""
 
 
 class TrainState(NamedTuple):
@@ -44,6 +60,7 @@ class TrainState(NamedTuple):
     representation: RepresentationState
     tally: Tally
     key: PRNGKeyArray
+    skips: Skips
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +102,10 @@ class Training:
         learner = begin_learning(config, policy, network, representation.joint)
         actor = begin(network, policy, self.streams, actor_key)
         states = jnp.zeros(max(self.streams.spec.n_states, 1))
-        empty = Tally(jnp.zeros((), jnp.int32), {}, states, states)
-        state = TrainState(actor, learner, representation, empty, key)
+        none = jnp.zeros((), jnp.int32)
+        empty = Tally(none, none, {}, states, states)
+        skips = Skips(none, none, jnp.zeros(len(CAUSES), bool))
+        state = TrainState(actor, learner, representation, empty, key, skips)
         numbers = jax.eval_shape(self.iterate, state).tally.numbers
         return state._replace(tally=empty._replace(numbers={name: jnp.zeros(()) for name in numbers}))
 
@@ -107,7 +126,8 @@ class Training:
 
         numbers |= {"bonus": jnp.mean(bonus)}
         tally = _counted(state.tally, rollout, bonus, numbers)
-        return TrainState(actor, learner, represented, tally, key)
+        after = TrainState(actor, learner, represented, tally, key, state.skips)
+        return _unless_broken(state, after, rollout, (learner, represented, numbers))
 
     @partial(jax.jit, static_argnums=(0, 1))
     def begin_seeds(self, seeds: tuple[int, ...]) -> TrainState:
@@ -137,3 +157,50 @@ def _counted(tally: Tally, rollout: Rollout, bonus: Float[Array, "B S"], numbers
         visits=tally.visits.at[places].add(1.0),
         bonuses=tally.bonuses.at[places].add(bonus[:, 1:].reshape(-1)),
     )
+
+
+def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, learnt: Any) -> TrainState:
+    """`after`; or, where a number is not finite, what was learnt before, with the environment and the key of after.
+
+    A gradient that is not finite makes parameters that are not, so that `learnt` shows it.
+    """
+    seen = rollout.trajectories.observation, rollout.reward, learnt
+    causes = jnp.stack([~_all_finite(tree) for tree in seen])
+    broken = jnp.any(causes)
+    numbers = {name: before.tally.numbers.get(name, jnp.zeros(())) for name in after.tally.numbers}
+    skipped = before.tally._replace(skipped=before.tally.skipped + 1, numbers=numbers)
+    old = before.learner, before.representation._replace(memory=after.representation.memory), skipped
+    new = after.learner, after.representation, after.tally
+    learner, representation, tally = jax.tree.map(partial(jnp.where, broken), old, new)
+    in_a_row = jnp.where(broken, before.skips.in_a_row + 1, 0)
+    return after._replace(
+        actor=after.actor._replace(
+            previous_action=_cleaned(after.actor.previous_action), memory=_cleaned(after.actor.memory)
+        ),
+        learner=learner,
+        representation=representation._replace(memory=_cleaned(representation.memory)),
+        tally=tally,
+        skips=Skips(
+            in_a_row,
+            jnp.maximum(before.skips.most, in_a_row),
+            jnp.where(broken, causes, before.skips.causes),
+        ),
+    )
+
+
+def _all_finite(tree: Any) -> Bool[Array, ""]:
+    """Whether all its floating-point numbers are."""
+    parts = [leaf for leaf in jax.tree.leaves(tree) if _is_real(leaf)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts])) if parts else jnp.asarray(True)
+
+
+def _cleaned(memory: Any) -> Any:
+    """The memory of streams with 0 for what is not finite, which would stay: 0 · NaN is NaN, at resets too."""
+    return jax.tree.map(
+        lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if _is_real(leaf) else leaf,
+        memory,
+    )
+
+
+def _is_real(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -13,18 +13,19 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from derex.report.data import spearman
-from derex.training.loop import Training, TrainState
+from derex.training.loop import CAUSES, Skips, Training, TrainState
 from derex.types import EnvironmentSpec
 
 
 class DivergedError(ValueError):
-    """A number of the training is no longer finite."""
+    """Numbers of the training are no longer finite."""
 
 
 class Reading(NamedTuple):
     """The sums of an interval, as numpy arrays with the seeds in front."""
 
     iterations: Shaped[Any, " N"]
+    skipped: Shaped[Any, " N"]
     numbers: dict[str, Any]
     """summed over iterations: (N,) each"""
     visits: Float[Any, "N n"]
@@ -40,6 +41,20 @@ def read(training: Training, state: TrainState) -> Reading:
     report = jax.vmap(lambda state: training.representation.report(state.representation))(state)
     episodes = training.streams.summary(state.actor.environment)
     return jax.device_get(Reading(*state.tally, episodes, report))
+
+
+def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int) -> None:
+    """Raises `DivergedError` where a seed has skipped `most` updates in a row; `skips` has the seeds in front."""
+    rows = np.asarray(skips.most)
+    place = int(np.argmax(rows))
+    if rows[place] < most:
+        return
+    causes = [name for name, there in zip(CAUSES, np.asarray(skips.causes)[place], strict=True) if there]
+    raise DivergedError(
+        f"training diverged by step {step}, seed {seeds[place]}: {most} updates in a row were skipped since "
+        f"{' and '.join(causes)} was not finite. The checkpoints from before are good. A smaller learning rate or more "
+        "streams may help; where an environment gives such numbers now and then, a larger --max-skipped."
+    )
 
 
 def lines_of(
@@ -65,7 +80,7 @@ def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray,
 
 
 def _episodes(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
-    """Means over the episodes that ended in the interval; None where none did."""
+    """Means over the episodes that ended in the interval; None where none did, or a reward was not finite."""
     totals = {
         name: np.sum(np.asarray(sums[place]), dtype=np.float64)
         for name, sums in reading.episodes._asdict().items()
@@ -73,7 +88,7 @@ def _episodes(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, 
     episodes = int(totals["episodes"])
 
     def mean(name: str) -> float | None:
-        return float(totals[name] / episodes) if episodes else None
+        return float(totals[name] / episodes) if episodes and np.isfinite(totals[name]) else None
 
     return {
         "return": mean("returns"),
@@ -84,9 +99,11 @@ def _episodes(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, 
 
 
 def _numbers(reading: Reading, place: int) -> dict[str, Any]:
-    """Means over the iterations, and what the representation reports at the end."""
+    """Means over the iterations that were learnt from, and what the representation reports at the end."""
     iterations = int(reading.iterations[place])
-    means = {name: float(values[place]) / iterations for name, values in sorted(reading.numbers.items())}
+    sums = {name: float(values[place]) for name, values in sorted(reading.numbers.items())}
+    means = {name: total / iterations if iterations else None for name, total in sums.items()}
+    means |= {"skipped_updates": int(reading.skipped[place])}
     return means | {name: np.asarray(values[place]).tolist() for name, values in reading.report.items()}
 
 

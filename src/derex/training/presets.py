@@ -17,11 +17,10 @@ from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
 from derex.representations.methods import METHODS, find_form
 from derex.representations.none import NoForm
-from derex.representations.own import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 
-EXPLORER = AgentConfig(core="lstm", unroll=32, gamma=0.995, epsilon_kl=5e-4)
+EXPLORER = AgentConfig(core="lstm", unroll=32, epsilon_kl=1e-3, multiplier=2.0, dual_rate=0.02)
 """the agent where nothing better is known; `width` is the study's"""
 
 AGENTS: dict[str, AgentConfig] = {
@@ -37,11 +36,11 @@ AGENTS: dict[str, AgentConfig] = {
 FORMS: dict[tuple[str, str], Form] = {
     ("vmpo", ""): NoForm(),
     ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
-    ("rnd", ""): RndForm(lambda_b=1.0, training=OwnTraining(steps=4, learning_rate=1e-4)),
+    ("rnd", ""): RndForm(),
     ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
-    ("derex", "histories"): HistoriesForm(lambda_b=1.0),
-    ("derex", "states"): StatesForm(lambda_b=1.0),
-    ("derex", "belief"): BeliefForm(lambda_b=1.0),
+    ("derex", "histories"): HistoriesForm(),
+    ("derex", "states"): StatesForm(),
+    ("derex", "belief"): BeliefForm(weight=1.0),
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 

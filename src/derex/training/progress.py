@@ -77,6 +77,15 @@ class Progress(Protocol):
         ...
 
 
+@runtime_checkable
+class Noting(Protocol):
+    """Who can be told other things too."""
+
+    def noted(self, text: str) -> None:
+        """Something that a person should know."""
+        ...
+
+
 class TrainProgress:
     """Steps, their rate, the time left, and what the last interval returned, on a live bar."""
 
@@ -104,8 +113,14 @@ class TrainProgress:
     def logged(self, lines: list[dict[str, Any]]) -> None:
         self._news = news_of(lines)
 
+    def noted(self, text: str) -> None:
+        self._bar.say(text)
+
 
 def news_of(lines: list[dict[str, Any]]) -> str:
-    """Return and success of an interval, means over the seeds that have them."""
-    found = {name: [line[name] for line in lines if line[name] is not None] for name in ("return", "success")}
-    return "  ".join(f"{name} {sum(of) / len(of):.3g}" for name, of in found.items() if of)
+    """Return, success and bonus of an interval, means over the seeds that have them, and the range of diag Σ̃."""
+    names = ("return", "success", "bonus")
+    found = {name: [line[name] for line in lines if line.get(name) is not None] for name in names}
+    news = [f"{name} {sum(of) / len(of):.3g}" for name, of in found.items() if of]
+    sigmas = [sigma for line in lines for sigma in line.get("spectrum", ())]
+    return "  ".join([*news, f"Σ̃ {min(sigmas):.2f}–{max(sigmas):.2f}"] if sigmas else news)

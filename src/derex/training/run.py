@@ -1,35 +1,45 @@
-"""A training run: compiled pieces of the loop, and between them a look at the sums, a line for each seed, a file."""
+"""A training run: compiled pieces of the loop; between them a look at the sums, lines of metrics, a checkpoint."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
 
-from derex.envs.registry import make
-from derex.envs.wrappers import make_streams
-from derex.report.visits import VisitLog, save_visits
+from derex.report.scores import final_score
+from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
 from derex.training.config import TrainConfig
+from derex.training.determinism import require_determinism
 from derex.training.folder import (
     METRICS,
-    VISITS,
-    VISITS_PICTURE,
+    add_event,
     append_lines,
-    claim_folder,
-    write_config,
+    check_folder,
+    full_disk,
+    is_full,
+    locked,
+    make_folder,
+    plain_options,
+    read_metrics,
 )
-from derex.training.loop import Training
+from derex.training.loggers import check_loggers, make_loggers
+from derex.training.making import make_training
 from derex.training.mesh import check_streams, data_mesh, placed
-from derex.training.metrics import Reading, lines_of, read
-from derex.training.progress import Progress
+from derex.training.metrics import check_skips, lines_of, read
+from derex.training.progress import Noting, Progress
+from derex.training.resuming import Plan, carry_out, plan_run
+from derex.training.saving import Saver
+from derex.training.stopping import Stopped, StopRequest
+from derex.training.visit_file import VisitFile
 
 PIECE_SECONDS = 1.0  # between two signs of life; Ctrl-C waits as long
-VISITS_SECONDS = 60.0  # between two writes of the visits
 
 
 @dataclass(frozen=True)
@@ -40,106 +50,198 @@ class TrainResult:
     """its folder"""
     final: tuple[dict[str, Any], ...]
     """the last line of metrics of each seed"""
+    scores: dict[str, dict[int, float]]
+    """return, and success where it is defined, of each seed: means over the last 2 % of the steps"""
     compile_seconds: float
     seconds: float
-    """without compilation"""
-
-
-class Interval(NamedTuple):
-    """One log interval of all seeds."""
-
-    step: int
-    """environment steps of each seed at its end"""
-    times: dict[str, float]
-    """`steps_per_second` of all seeds together, while advancing, and `seconds` since compilation"""
-    reading: Reading
+    """without compilation, of all parts of the run"""
+    advancing_seconds: float
+    """of them, in the compiled loop, since it was last resumed; the rest is looking, logging and saving"""
+    finished_before: bool = False
+    """whether there was nothing left to do"""
 
 
 def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
-    """Train all seeds side by side; writes metrics, config and visits into `config.out` as it goes.
+    """Train all seeds side by side; writes metrics, config, checkpoints and visits into `config.out` as it goes.
+
+    A folder that holds this run already is gone on with: from its last good checkpoint, for as many steps as are
+    asked for in all.
 
     Args:
         config: what to do.
         progress: who is told how far it is; None: nobody.
+
+    Raises:
+        Stopped: by SIGTERM or Ctrl-C, once all is saved.
+        DivergedError: too many updates in a row had numbers that are not finite.
+        OSError: the folder cannot be used, holds another run, or its disk is full.
     """
-    config = config.resolved()
-    training = make_training(config)
-    mesh = data_mesh()
-    check_streams(config.streams, mesh)
-    claim_folder(config.out, config.overwrite)
-    write_config(config.out, config)
-    watcher = _Nobody() if progress is None else progress
-
-    spec, lines = training.streams.spec, []
-    visits = _VisitFile(config, training) if spec.n_states else None
-    run = _Run(training, config, mesh, watcher)
-    try:
-        for interval in run.intervals():
-            lines = lines_of(interval.reading, spec, interval.step, config.all_seeds, interval.times)
-            append_lines(config.out / METRICS, lines)
-            if visits is not None:
-                visits.add(interval)
-            watcher.logged(lines)
-    finally:
-        if visits is not None:
-            visits.write()
-    if visits is not None:
-        visits.draw()
-    return TrainResult(config.out, tuple(lines), run.compile_seconds, run.seconds)
-
-
-def make_training(config: TrainConfig) -> Training:
-    """Environment, agent and representation of the config."""
-    config = config.resolved()
-    streams = make_streams(make(config.env), config.streams)
-    return Training(streams, config.representation.build(), config.agent)
+    if config.deterministic:
+        require_determinism()
+    make_training(config)  # a mistake is found before anything is touched
+    check_loggers(config.loggers)
+    check_streams(config.streams, data_mesh())
+    check_folder(config.out)
+    make_folder(config.out)
+    with locked(config.out):
+        plan = plan_run(config)
+        say = _teller(progress)
+        for problem in plan.found.problems if plan.found else ():
+            say(f"damaged checkpoint: {problem}. The one before it is used.")
+        if plan.finished:
+            say(f"finished already, at step {plan.done * plan.config.iteration_steps}; more steps: --steps")
+            return _earlier_result(plan)
+        carry_out(plan)
+        with StopRequest() as stop:
+            return _Run(plan, progress or _Nobody(), say, stop).to_the_end()
 
 
 class _Run:
-    """The state of all seeds on their way from interval to interval."""
+    """The state of all seeds on their way to the end of the run."""
 
-    def __init__(self, training: Training, config: TrainConfig, mesh: Mesh, progress: Progress):
-        self.training, self.config, self.mesh, self.progress = training, config, mesh, progress
-        self.compile_seconds = self.seconds = 0.0
-        self._done = 0  # iterations
+    def __init__(self, plan: Plan, progress: Progress, say: Callable[[str], None], stop: StopRequest):
+        self.config, self.progress, self.say, self.stop = plan.config, progress, say, stop
+        self.training = make_training(self.config)
+        self.mesh = data_mesh()
+        self.saver = Saver(
+            self.config.out, self.config.keep, int(plan.found.path.name) if plan.found else None
+        )
+        self.compile_seconds = self.advancing_seconds = 0.0
         self._pace = 0.0  # seconds an iteration, as last measured
+        self._load(plan)
 
-    def intervals(self) -> Iterator[Interval]:
-        """Trains, and stops at the end of each interval with its sums."""
-        self._begin()
-        began = time.perf_counter()
-        for end in self.config.log_iterations():
-            iterations = end - self._done
-            spent = self._advance_to(end)
-            self.seconds = time.perf_counter() - began
-            rate = iterations * self.config.iteration_steps * self.config.seeds / spent
-            times = {"steps_per_second": rate, "seconds": self.seconds}
-            yield Interval(end * self.config.iteration_steps, times, read(self.training, self.state))
-            self._place(self.training.clear(self.state))
-
-    def _begin(self) -> None:
-        """Compiles; no iteration at all is enough for it, since their number is not compiled in."""
+    def _load(self, plan: Plan) -> None:
+        """The state and all else that the run has come to so far."""
         start = time.perf_counter()
-        self._place(self.training.begin_seeds(self.config.all_seeds))
+        saved: dict[str, Any] = {}
+        visits = None
+        if plan.found is None:
+            self._place(self.training.begin_seeds(self.config.all_seeds))
+        else:
+            saved = plan.found.manifest["progress"]
+            visits = load_arrays(plan.found)[VISITS_PART]
+            self.state = load_state(plan.found, self.training, self.config)
+            self.say(f"goes on from step {plan.found.path.name}")
+        self.visits = VisitFile(self.config, self.training.streams.spec, visits)
+        self.done, self.logged = saved.get("iterations", 0), saved.get("logged", 0)
+        self._seconds_before, self._interval_seconds = (
+            saved.get("seconds", 0.0),
+            saved.get("interval_seconds", 0.0),
+        )
+        begun = self.logged * self.config.iteration_steps
+        self.loggers = make_loggers(self.config.loggers, self.config.out, plain_options(self.config), begun)
+        self.score: float | None = None if plan.found is None else plan.found.manifest["score"]
+        self.lines: list[dict[str, Any]] = []
+        self._began = self._saved = time.perf_counter()
+        if plan.found is None:
+            self.saver.save(self._snapshot())  # while the loop compiles
+        self._compile(start)
+
+    def _compile(self, start: float) -> None:
+        """No iteration at all is enough for it, since their number is not compiled in."""
         self._step(0)
-        self.compile_seconds = time.perf_counter() - start
+        self.saver.wait()
+        self._began = self._saved = time.perf_counter()
+        self.compile_seconds = self._began - start
         self.progress.compiled(self.compile_seconds)
 
-    def _advance_to(self, end: int) -> float:
-        """Iterates, in pieces of about `PIECE_SECONDS`; the seconds that it took."""
-        spent = 0.0
-        while self._done < end:
-            fitting = int(PIECE_SECONDS / self._pace) if self._pace else 1
-            piece = min(max(fitting, 1), end - self._done)
-            start = time.perf_counter()
-            self._step(piece)
-            elapsed = time.perf_counter() - start
-            spent += elapsed
-            self._done += piece
-            self._pace = elapsed / piece
-            steps = self.config.iteration_steps
-            self.progress.advanced(self._done * steps, steps * self.config.seeds / self._pace)
-        return spent
+    @property
+    def seconds(self) -> float:
+        """Of the whole run, without compilation."""
+        return self._seconds_before + time.perf_counter() - self._began
+
+    @property
+    def step(self) -> int:
+        """Environment steps of each seed."""
+        return self.done * self.config.iteration_steps
+
+    def to_the_end(self) -> TrainResult:
+        """Trains; every file is as it should be whenever it stops."""
+        try:
+            self.visits.write()
+            while self.done < self.config.iterations and not self.stop.asked:
+                self._advance()
+                if self.done % self.config.log_interval == 0:
+                    self._log()
+                    self._place(self.training.clear(self.state))
+                    self.logged, self._interval_seconds = self.done, 0.0
+                if time.perf_counter() - self._saved >= self.config.save_every:
+                    self._save()
+            return self._stopped() if self.done < self.config.iterations else self._finished()
+        except BaseException as error:
+            for tidy in (self.visits.write, self.saver.wait):
+                with suppress(OSError):  # what went wrong first is what is told
+                    tidy()
+            if isinstance(error, OSError) and is_full(error):
+                raise full_disk(self.config.out) from error
+            raise
+        finally:
+            self.loggers.close()
+
+    def _stopped(self) -> TrainResult:
+        self._save()
+        self.saver.wait()
+        add_event(self.config.out, "stopped", by=self.stop.asked, step=self.step)
+        raise Stopped(
+            f"stopped by {self.stop.asked} at step {self.step}, and saved. The same command goes on from there, or: "
+            f"derex train --resume {self.config.out}"
+        )
+
+    def _finished(self) -> TrainResult:
+        snapshot = (
+            self._snapshot()
+        )  # without the line of an interval that is not whole: more steps would complete it
+        if self.logged < self.done:
+            self._log()
+        self.visits.write()
+        self.visits.draw()
+        self.saver.save(snapshot)
+        self.saver.wait()
+        scores = scores_of(read_metrics(self.config.out))
+        times = self.compile_seconds, self.seconds, self.advancing_seconds
+        return TrainResult(self.config.out, tuple(self.lines), scores, *times)
+
+    def _advance(self) -> None:
+        """Iterates for about `PIECE_SECONDS`, at most to the next line."""
+        fitting = int(PIECE_SECONDS / self._pace) if self._pace else 1
+        piece = min(max(fitting, 1), self.config.next_line(self.done) - self.done)
+        start = time.perf_counter()
+        self._step(piece)
+        elapsed = time.perf_counter() - start
+        self.done += piece
+        self._pace = elapsed / piece
+        self._interval_seconds += elapsed
+        self.advancing_seconds += elapsed
+        check_skips(self.state.skips, self.step, self.config.all_seeds, self.config.max_skipped)
+        self.progress.advanced(self.step, self.config.iteration_steps * self.config.seeds / self._pace)
+
+    def _log(self) -> None:
+        """A line for each seed, of what was added up since the last."""
+        steps = (self.done - self.logged) * self.config.iteration_steps * self.config.seeds
+        times = {"steps_per_second": steps / self._interval_seconds, "seconds": self.seconds}
+        reading = read(self.training, self.state)
+        spec = self.training.streams.spec
+        self.lines = lines_of(reading, spec, self.step, self.config.all_seeds, times)
+        append_lines(self.config.out / METRICS, self.lines)
+        self.loggers.log(self.lines)
+        self.visits.add(self.step, reading)
+        self.score = _score(self.lines, self.score)
+        self.progress.logged(self.lines)
+
+    def _save(self) -> None:
+        self.saver.save(self._snapshot())
+        self._saved = time.perf_counter()
+
+    def _snapshot(self) -> Snapshot:
+        progress = {
+            "iterations": self.done,
+            "logged": self.logged,
+            "seconds": self.seconds,
+            "interval_seconds": self._interval_seconds,
+        }
+        state, dtypes = copied(self.state)
+        options = plain_options(self.config)
+        return Snapshot(self.step, state, dtypes, self.visits.arrays(), progress, self.score, options)
 
     def _step(self, iterations: int) -> None:
         self._place(self.training.advance(self.state, iterations))
@@ -150,31 +252,36 @@ class _Run:
         self.state = placed(self.training, state, self.mesh)
 
 
-class _VisitFile:
-    """visitation.npz, written now and then, and its picture."""
+def scores_of(lines: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """The final score of each seed, for return and, where it is defined, success."""
+    names = [name for name in ("return", "success") if any(line[name] is not None for line in lines)]
+    return {name: final_score(lines, name) for name in names}
 
-    def __init__(self, config: TrainConfig, training: Training):
-        spec = training.streams.spec
-        self._folder = config.out
-        self._log = VisitLog(config.env, config.all_seeds, spec.n_states, spec.positions)
-        self._written = time.monotonic()
 
-    def add(self, interval: Interval) -> None:
-        self._log.add(interval.step, interval.reading.visits, interval.reading.bonuses)
-        if time.monotonic() - self._written > VISITS_SECONDS:
-            self.write()
+def _score(lines: list[dict[str, Any]], before: float | None) -> float | None:
+    """Mean success of the seeds that have one, else mean return; as before where no episode ended."""
+    for name in ("success", "return"):
+        values = [line[name] for line in lines if line[name] is not None]
+        if values:
+            return float(np.mean(values))
+    return before
 
-    def write(self) -> None:
-        save_visits(self._log.visits(), self._folder / VISITS)
-        self._written = time.monotonic()
 
-    def draw(self) -> None:
-        """The picture, where states have places."""
-        from derex.report.visitation import visitation_figure
+def _earlier_result(plan: Plan) -> TrainResult:
+    """What the run has come to already."""
+    lines = read_metrics(plan.config.out)
+    final = [line for line in lines if line["step"] == lines[-1]["step"]]
+    seconds = plan.found.manifest["progress"]["seconds"] if plan.found else 0.0
+    return TrainResult(plan.config.out, tuple(final), scores_of(lines), 0.0, seconds, 0.0, True)
 
-        visits = self._log.visits()
-        if len(visits.positions):
-            visitation_figure(visits, self._folder / VISITS_PICTURE)
+
+def _teller(progress: Progress | None) -> Callable[[str], None]:
+    """How a message gets to whoever watches; nobody: it is in events.jsonl alone."""
+    if progress is None:
+        return lambda text: None
+    if isinstance(progress, Noting):
+        return progress.noted
+    return lambda text: print(f"derex: {text}", file=sys.stderr, flush=True)
 
 
 class _Nobody:

@@ -13,10 +13,8 @@ from derex.experiments.exploration.definition import Case, ExplorationStudy
 from derex.experiments.output import UNFINISHED
 from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, to_plain
-from derex.training.folder import COMMAND, CONFIG, METRICS, NOT_KEPT, VISITS, VISITS_PICTURE, read_metrics
+from derex.training.folder import COMMAND, CONFIG, METRICS, NOT_KEPT, read_metrics, remove_run
 from derex.training.presets import exploration_agent, exploration_form
-
-WRITTEN = (METRICS, VISITS, VISITS_PICTURE, CONFIG)  # by a run
 
 
 class Run(NamedTuple):
@@ -69,11 +67,8 @@ class KeptRuns:
     def begin(self, case: Case, config: TrainConfig) -> None:
         """What there is of the case is no longer a finished run; the folder is left so that a run can claim it."""
         self._path(case).unlink(missing_ok=True)
-        if (read_json(config.out / CONFIG) or {}).get(
-            "command"
-        ) != COMMAND:  # a run would not know it for its own
-            for name in WRITTEN:
-                (config.out / name).unlink(missing_ok=True)
+        if (read_json(config.out / CONFIG) or {}).get("command") != COMMAND:
+            remove_run(config.out)  # a run would not know it for its own
 
     def put(self, case: Case, config: TrainConfig) -> Run:
         """The run of the case has just finished."""

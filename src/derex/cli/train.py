@@ -1,0 +1,109 @@
+"""`derex train`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from derex.cli.parsing import parse
+from derex.cli.tables import cell, print_table
+
+if TYPE_CHECKING:
+    from derex.training.config import TrainConfig
+    from derex.training.run import TrainResult
+
+EXAMPLES = (
+    "derex train --env rooms-chain-8 --method derex --steps 1e7 --seeds 3 --out runs/derex",
+    "derex train --env catch --method vmpo --agent.width 64 --out runs/catch",
+    "derex train --resume runs/catch --steps 2e7",
+    "derex train --method derex --form states --help",
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What decides which other options `derex train` has."""
+
+    method: str = "derex"
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run, with the options that it has; those below may change."""
+
+    resume: Path
+    """folder of the run"""
+    steps: int | float | None = None
+    """environment steps of each seed in all, those before included; none: as many as it was to have"""
+    log_every: int | float | None = None
+    """environment steps between lines of metrics; none: as before"""
+    save_every: float | None = None
+    """seconds between checkpoints; none: as before"""
+    keep: int | None = None
+    """how many checkpoints are kept besides the best; none: as before"""
+    loggers: tuple[str, ...] | None = None
+    """tensorboard, wandb; none: as before"""
+    max_skipped: int | None = None
+    """updates in a row that may be skipped; none: as before"""
+    method: str | None = None
+    """where the run's method is your own, package.module:Class; code is imported only when you name it"""
+
+
+def run(arguments: list[str]) -> int:
+    """`derex train --env NAME --out DIR [options]`; the options of the method depend on which it is."""
+    from derex.training.progress import TrainProgress
+    from derex.training.run import train
+    from derex.training.stopping import Stopped
+
+    config = _config(arguments)
+    steps = config.iterations * config.iteration_steps
+    try:
+        with TrainProgress(f"{config.env} {config.method}", steps, config.seeds) as progress:
+            result = train(config, progress)
+    except Stopped as stopped:
+        print(f"derex: {stopped}", file=sys.stderr)
+        return 0
+    _show(result)
+    return 0
+
+
+def _config(arguments: list[str]) -> TrainConfig:
+    """What is asked for, a new run or an earlier one."""
+    import tyro
+
+    from derex.training.config import config_type
+
+    if any(word.split("=")[0] == "--resume" for word in arguments):
+        return _resumed(parse(Resume, arguments, "derex train", EXAMPLES))
+    chosen, _ = tyro.cli(Selection, args=arguments, add_help=False, return_unknown_args=True)
+    return parse(config_type(chosen.method, chosen.form), arguments, "derex train", EXAMPLES, pairs=True)
+
+
+def _resumed(options: Resume) -> TrainConfig:
+    """The config of the run in the folder, with what may change."""
+    from derex.training.folder import load_config
+
+    names = ("steps", "log_every", "loggers", "save_every", "keep", "max_skipped")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(load_config(options.resume, options.method), out=options.resume, **changes)
+
+
+def _show(result: TrainResult) -> None:
+    """The last line of each seed, its final score, and where all is."""
+    columns = {"seed": "seed", "step": "step", "return": "return", "success": "success"}
+    columns |= {"steps_per_second": "steps/s, all seeds"}
+    scores = {f"final {name}": of_seeds for name, of_seeds in result.scores.items()}
+    rows = [
+        [cell(line[name]) for name in columns]
+        + [cell(of_seeds.get(line["seed"])) for of_seeds in scores.values()]
+        for line in result.final
+    ]
+    print_table([*columns.values(), *scores], rows)
+    if scores:
+        print("\nfinal: the mean over the last 2 % of the steps")
+    print(f"\nCompiled in {result.compile_seconds:.0f} s, trained in {result.seconds:.0f} s; results in")
+    print(f"  {result.out}")

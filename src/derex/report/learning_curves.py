@@ -1,0 +1,270 @@
+"""Learning curves of many runs: which belong together, their curves over seeds, their final scores.
+
+Shapes: T steps, N seeds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
+from derex.report.data import Curve, Table
+from derex.report.page import table_section, write_page
+from derex.report.palette import VIEW_COLOURS
+from derex.report.runs import RunLog
+from derex.report.scores import NOTHING, Interval, final_score, interval_words, number, over_seeds, stratified
+from derex.report.visits import short_steps
+
+Label = Literal["method", "folder"]
+
+STEPS = "environment steps of each seed"
+MOST_POINTS = 400  # of a curve; neighbouring lines of longer runs are averaged
+SPANS = {"success": (0.0, 1.0)}
+MAY_DIFFER = ("seed", "seeds", "steps", "log_every", "env")  # within a group, besides what saves and logs
+COLUMNS = ("environment", "method", "seeds", "steps", "final {}", "mean", "worst seed")
+EVERYWHERE = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one line: one environment, one label, all their seeds.
+
+    Attributes:
+        env: the environment.
+        label: what the legend calls it.
+        colour: number of its colour.
+        dash: number of its dash.
+        runs: its runs.
+    """
+
+    env: str
+    label: str
+    colour: int
+    dash: int
+    runs: tuple[RunLog, ...]
+
+    def finals(self, metric: str) -> Float[np.ndarray, " N"]:
+        """The final score of every seed."""
+        return np.array([score for run in self.runs for score in final_score(run.lines, metric).values()])
+
+    @property
+    def reached(self) -> list[int]:
+        """How far each run has come."""
+        return [run.lines[-1]["step"] for run in self.runs]
+
+
+def group_runs(runs: Sequence[RunLog], label: Label = "method") -> list[Group]:
+    """Runs that belong together, by environment and label; a label has one colour and dash wherever it appears.
+
+    Args:
+        runs: all of them.
+        label: "method" joins runs of the same method and form; "folder" keeps every run by itself.
+    """
+    if label == "method":
+        keys = [(run.method, run.form) for run in runs]
+        methods = _distinct(run.method for run in runs)
+        forms = {method: _distinct(run.form for run in runs if run.method == method) for method in methods}
+        looks = {(method, form): (methods.index(method), forms[method].index(form)) for method, form in keys}
+        names = {key: ", ".join(part for part in key if part) for key in keys}
+    else:
+        keys = _short_names([run.folder for run in runs])
+        names = {key: key for key in keys}
+        looks = {key: (i, i // len(VIEW_COLOURS)) for i, key in enumerate(_distinct(keys))}
+    members: dict[tuple[str, Any], list[RunLog]] = {}
+    for run, key in zip(runs, keys, strict=True):
+        members.setdefault((run.env, key), []).append(run)
+    return [Group(env, names[key], *looks[key], tuple(ones)) for (env, key), ones in members.items()]
+
+
+def check_metric(runs: Sequence[RunLog], metric: str) -> None:
+    """Refuses a metric that no run has."""
+    known = {
+        name: value for run in runs for line in run.lines for name, value in line.items() if value is not None
+    }
+    numbers = sorted(name for name, value in known.items() if isinstance(value, int | float))
+    numbers = [name for name in numbers if name not in ("step", "seed")]
+    if metric in numbers:
+        return
+    if metric in known:
+        raise ValueError(
+            f"metric: {metric!r} is a {type(known[metric]).__name__}, no number that could be drawn."
+        )
+    close = difflib.get_close_matches(metric, numbers, n=1)
+    hint = f" Perhaps you meant {close[0]!r}." if close else ""
+    raise ValueError(f"metric: no run has {metric!r}.{hint} There are: {', '.join(numbers)}.")
+
+
+def curve_of(group: Group, metric: str) -> Curve:
+    """Interquartile mean over the group's seeds and its interval, up to the last line of the run that came farthest."""
+    seeds = [
+        ([line["step"] for line in lines], [number(line, metric) for line in lines])
+        for run in group.runs
+        for lines in _by_seed(run.lines)
+    ]
+    steps = np.unique(np.concatenate([np.asarray(at, np.float64) for at, _ in seeds]))
+    values = np.stack([_on(steps, np.asarray(at, np.float64), np.asarray(of)) for at, of in seeds], axis=1)
+    steps, values = _thinned(steps, values)
+    return Curve(group.label, steps, *over_seeds(values))
+
+
+def panels_of(groups: Sequence[Group], metric: str) -> list[CurvePanel]:
+    """One for each environment."""
+    return [
+        CurvePanel(
+            env,
+            metric.replace("_", " "),
+            tuple(
+                Line(curve_of(group, metric), group.colour, group.dash)
+                for group in groups
+                if group.env == env
+            ),
+            SPANS.get(metric),
+        )
+        for env in _distinct(group.env for group in groups)
+    ]
+
+
+def score_rows(groups: Sequence[Group], metric: str) -> list[list[str]]:
+    """The final scores as they are printed; where a label is on several environments, also over all of them."""
+    rows = [_row(group.env, [group], metric) for group in groups]
+    for label in _distinct(group.label for group in groups):
+        ones = [group for group in groups if group.label == label]
+        if len(ones) > 1 and metric in SPANS:  # only numbers of one scale can be averaged over tasks
+            rows.append(_row(EVERYWHERE, ones, metric))
+    return rows
+
+
+def notes_on(groups: Sequence[Group]) -> list[str]:
+    """What a reader of the curves has to know: runs that differ in more than their seeds, end early, or are damaged."""
+    notes = []
+    for group in groups:
+        name = f"{group.env}, {group.label}"
+        options = _differing([run.config for run in group.runs])
+        if options:
+            notes.append(
+                f"{name}: joins runs that differ in {', '.join(options)}; --label folder keeps them apart."
+            )
+        if len(set(group.reached)) > 1:
+            low, high = (short_steps(step) for step in (min(group.reached), max(group.reached)))
+            notes.append(
+                f"{name}: its runs have come to between {low} and {high} steps; beyond, fewer seeds count."
+            )
+        damaged = sum(run.damaged for run in group.runs)
+        if damaged:
+            notes.append(f"{name}: {damaged} damaged lines of metrics were left out.")
+    return notes
+
+
+def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
+    """The picture (.png), or the page with charts and table (.html)."""
+    panels = panels_of(groups, metric)
+    if path.suffix == ".png":
+        return learning_figure(panels, path, STEPS)
+    most = max(len(group.finals(metric)) for group in groups)
+    caption = f"Interquartile mean; the band is {interval_words(most)}. Click a name in the legend to hide its line."
+    columns = tuple(name.format(metric) for name in COLUMNS)
+    scores = Table(
+        "Final scores",
+        columns,
+        tuple(map(tuple, score_rows(groups, metric))),
+        "The mean over the last 2 % of each seed's steps: its interquartile mean over seeds, in brackets the interval.",
+    )
+    sections = [*(learning_section(panel, STEPS, caption) for panel in panels), table_section(scores)]
+    lead = "\n".join(f"- {note}" for note in notes_on(groups)) or "All seeds of all runs."
+    return write_page(path, "Learning curves", lead, sections, "Made by `derex plot`.")
+
+
+def _row(env: str, groups: Sequence[Group], metric: str) -> list[str]:
+    finals = [group.finals(metric) for group in groups]
+    known = np.concatenate(finals)
+    known = known[np.isfinite(known)]
+    score = stratified(finals)
+    return [
+        env,
+        groups[0].label,
+        str(sum(map(len, finals))),
+        _steps_text([run for group in groups for run in group.runs]),
+        _score_text(score),
+        f"{known.mean():.4g}" if len(known) else "–",
+        f"{known.min():.4g}" if len(known) else "–",
+    ]
+
+
+def _steps_text(runs: Sequence[RunLog]) -> str:
+    """How far the runs have come, and how far they were to go where they are not there yet."""
+    reached = [(run.lines[-1]["step"], run.config.get("steps") or 0) for run in runs]
+    text = short_steps(max(step for step, _ in reached))
+    if all(step >= planned for step, planned in reached):
+        return text
+    return f"{text} of {short_steps(max(planned for _, planned in reached))}"
+
+
+def _score_text(score: Interval) -> str:
+    return "–" if score is NOTHING else f"{score.value:.4g} [{score.low:.4g}, {score.high:.4g}]"
+
+
+def _on(
+    grid: Float[np.ndarray, " T"], steps: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]
+) -> Float[np.ndarray, " T"]:
+    """The values on the grid: as they are where it is their own, else on straight lines within their span."""
+    if np.array_equal(grid, steps):
+        return values
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(len(grid), np.nan)
+    return np.interp(grid, steps[known], values[known], left=np.nan, right=np.nan)
+
+
+def _thinned(
+    steps: Float[np.ndarray, " T"], values: Float[np.ndarray, "T N"]
+) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, "t N"]]:
+    """Means of neighbours where there are too many points; each stands at its last step."""
+    if len(steps) <= MOST_POINTS:
+        return steps, values
+    ends = len(steps) * np.arange(1, MOST_POINTS + 1) // MOST_POINTS
+    starts = np.append(0, ends[:-1])
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
+    counts = np.add.reduceat(known.astype(int), starts, axis=0)
+    return steps[ends - 1], np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _by_seed(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    seeds = _distinct(line["seed"] for line in lines)
+    return [[line for line in lines if line["seed"] == seed] for seed in seeds]
+
+
+def _differing(configs: list[dict[str, Any]]) -> list[str]:
+    """Options that matter to learning and are not the same in all."""
+    flat = [_flat({name: part for name, part in each.items() if name not in MAY_DIFFER}) for each in configs]
+    parts = {"agent", "representation", "streams", "method", "form"}
+    names = sorted({name for each in flat for name in each if name.split(".")[0] in parts})
+    return [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
+
+
+def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in options.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return flat
+
+
+def _short_names(folders: list[Path]) -> list[str]:
+    """Folders by as many of their last parts as tell them all apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def _distinct(values: Any) -> list[Any]:
+    return list(dict.fromkeys(values))

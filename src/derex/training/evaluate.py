@@ -1,0 +1,177 @@
+"""Evaluation: so many whole episodes of each seed, counted without favour to the quick ones.
+
+Streams play rounds of one episode each, from its reset to its end; the next round begins when the last of them is done.
+So every episode that begins counts, however long it is. Shapes: N seeds, B streams, E episodes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray
+from scipy import stats
+
+from derex.agents.distributions import policy_for
+from derex.agents.network import AgentNetwork
+from derex.envs.interface import Environment
+from derex.envs.wrappers import AutoReset, Batched, StreamState
+from derex.report.files import read_json, write_atomically
+from derex.report.scores import Interval, over_seeds
+from derex.training.players import Memory, decide, fresh_memory
+from derex.training.trained import TrainedAgents
+from derex.types import TimeStep
+
+EVALUATIONS = "eval.json"
+MOST_STREAMS = 256
+LEVEL = 0.95
+
+
+class Episodes(NamedTuple):
+    """What the episodes of all seeds came to."""
+
+    returns: Float[np.ndarray, "N E"]
+    lengths: Int[np.ndarray, "N E"]
+
+
+class Play(NamedTuple):
+    """A round under way."""
+
+    streams: StreamState
+    time_step: TimeStep
+    memory: Memory
+    playing: Bool[Array, " B"]
+    """whether its episode goes on"""
+    returns: Float[Array, " B"]
+    lengths: Int[Array, " B"]
+    key: PRNGKeyArray
+
+
+def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False, seed: int = 0) -> Episodes:
+    """Play exactly `episodes` whole episodes with every seed of a run.
+
+    Args:
+        agents: from `restore_agents`.
+        episodes: of each seed.
+        greedy: take the likeliest action rather than draw one.
+        seed: of the environment's and the policy's randomness.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes: expected at least 1, got {episodes}.")
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed: expected 0 or more and less than {2**31}, got {seed}.")
+    streams = min(episodes, MOST_STREAMS)
+    rounds = []
+    for number in range(math.ceil(episodes / streams)):
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        keys = jax.random.split(key, len(agents.seeds))
+        rounds.append(jax.device_get(play_round(agents.network, keys, agents.environment, streams, greedy)))
+    # Which episodes of the last round are too many was settled before they were played.
+    parts = (np.concatenate(part, axis=1)[:, :episodes] for part in zip(*rounds, strict=True))
+    return Episodes(*parts)
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def play_round(
+    networks: AgentNetwork, keys: Key[Array, " N"], environment: Environment, streams: int, greedy: bool
+) -> tuple[Float[Array, "N B"], Int[Array, "N B"]]:
+    """Return and length of one episode in each stream of each seed."""
+    batch = Batched(AutoReset(environment), streams)
+    policy = policy_for(environment.spec.action)
+
+    def play(network: AgentNetwork, key: PRNGKeyArray) -> tuple[Array, Array]:
+        reset_key, key = jax.random.split(key)
+        state, step = batch.reset(reset_key, stagger=False)
+        zeros = jnp.zeros(streams)
+        begun = Play(
+            state, step, fresh_memory(network, policy, streams), step.first, zeros, zeros.astype(int), key
+        )
+        ended = jax.lax.while_loop(lambda play: play.playing.any(), partial(advance, network), begun)
+        return ended.returns, ended.lengths
+
+    def advance(network: AgentNetwork, play: Play) -> Play:
+        key, action_key, step_key = jax.random.split(play.key, 3)
+        step = play.time_step
+        chosen = decide(
+            network, policy, step.observation, step.first, play.memory, None if greedy else action_key
+        )
+        state, step = batch.step(play.streams, chosen.action, step_key)
+        returns = play.returns + jnp.where(play.playing, step.reward, 0.0)
+        lengths = play.lengths + play.playing
+        return Play(state, step, chosen.memory, play.playing & ~step.last, returns, lengths, key)
+
+    return jax.vmap(play)(networks, keys)
+
+
+def mean_interval(values: Float[np.ndarray, " E"]) -> Interval:
+    """Mean over episodes and its Student-t interval; of one episode alone, no interval."""
+    mean, count = float(values.mean()), len(values)
+    if count == 1:
+        return Interval(mean, math.nan, math.nan)
+    margin = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std(ddof=1) / math.sqrt(count))
+    return Interval(mean, mean - margin, mean + margin)
+
+
+def share_interval(successes: Bool[np.ndarray, " E"]) -> Interval:
+    """Share of successes and Wilson's interval, which stays within [0, 1] and is no point where all succeed."""
+    share, count = float(successes.mean()), len(successes)
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    margin = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return Interval(share, max(centre - margin, 0.0), min(centre + margin, 1.0))
+
+
+def summarise(agents: TrainedAgents, played: Episodes) -> dict[str, Any]:
+    """Numbers of each seed, and their interquartile means over seeds."""
+    threshold = agents.environment.spec.success_return
+    rows = []
+    for seed, returns, lengths in zip(agents.seeds, played.returns, played.lengths, strict=True):
+        row: dict[str, Any] = {"seed": seed, "return": mean_interval(returns.astype(np.float64))._asdict()}
+        if threshold is not None:
+            row["success"] = share_interval(returns >= threshold)._asdict()
+        rows.append(row | {"length": mean_interval(lengths.astype(np.float64))._asdict()})
+    measures = [name for name in rows[0] if name != "seed"]
+    means = {name: np.array([[row[name]["value"] for row in rows]]) for name in measures}
+    over = {name: Interval(*over_seeds(values)[:, 0].tolist())._asdict() for name, values in means.items()}
+    return _plain({"seeds": rows, "over_seeds": over})
+
+
+def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What eval.json of a run holds, by step; refuses a file that is something else."""
+    path = folder / EVALUATIONS
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if content is None or not all(isinstance(part, list) for part in content.values()):
+        raise ValueError(f"folder: {path} is damaged or not of derex eval; move it away.")
+    return content
+
+
+def save_evaluation(folder: Path, step: int, entry: dict[str, Any]) -> Path:
+    """Adds an evaluation to eval.json under its step; one with the same options takes the place of the earlier."""
+    content = read_evaluations(folder)
+    others = [one for one in content.get(str(step), []) if _options(one) != _options(entry)]
+    steps = content | {str(step): [*others, entry]}
+    ordered = {step: steps[step] for step in sorted(steps, key=lambda step: (len(step), step))}
+    text = json.dumps(ordered, indent=1, allow_nan=False) + "\n"
+    return write_atomically(folder / EVALUATIONS, text.encode())
+
+
+def _options(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(entry.get(name) for name in ("episodes", "greedy", "seed"))
+
+
+def _plain(value: Any) -> Any:
+    """The same without NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,149 @@
+"""An agent to be used elsewhere: its parameters (safetensors) and a card that says what it is and how to build it.
+
+agent.safetensors  the network of one seed, by the paths of its arrays
+card.json          environment, actions, options, score, commit, versions; the sum of the other file
+
+Both are data alone: loading them runs no code that they bring, and imports nothing that they name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from derex.agents.distributions import policy_for
+from derex.report.files import DamagedError, read_json, write_atomically
+from derex.training.loaded import Agent
+from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
+from derex.types import ActionSpec, Box, Discrete, MultiDiscrete
+
+FORMAT = "derex-agent"
+VERSION = 1
+WEIGHTS, CARD = "agent.safetensors", "card.json"
+_ACTIONS: dict[str, Any] = {"discrete": Discrete, "multi-discrete": MultiDiscrete, "box": Box}
+
+
+def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = None) -> Path:
+    """Writes one seed of a run into a folder that is new, empty, or holds an exported agent.
+
+    Args:
+        agents: from `restore_agents`.
+        folder: to write.
+        seed: which of them; None: the one with the best final score.
+
+    Returns:
+        The folder.
+    """
+    from safetensors.numpy import save
+
+    folder = Path(folder)
+    check_folder(folder)
+    seed = agents.best_seed() if seed is None else seed
+    weights = save(arrays_of(agents.network_of(seed)), metadata={"format": FORMAT})
+    card = card_of(agents, seed) | {
+        "weights": {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
+    }
+    text = json.dumps(card, indent=1, allow_nan=False) + "\n"
+    # The card goes last, and away first: a folder with a card is whole.
+    (folder / CARD).unlink(missing_ok=True)
+    write_atomically(folder / WEIGHTS, weights)
+    write_atomically(folder / CARD, text.encode())
+    return folder
+
+
+def load_agent(path: str | Path) -> Agent:
+    """The agent that `derex export` wrote into a folder.
+
+        agent = derex.load_agent("model")
+        memory = agent.initial()
+        action, memory = agent.act(observation, memory, first=True)
+
+    Raises:
+        DamagedError: the card or the parameters are missing, changed, or do not fit each other.
+    """
+    from safetensors.numpy import load
+
+    folder = Path(path)
+    card = read_json(folder / CARD)
+    if card is None or card.get("format") != FORMAT:
+        raise DamagedError(
+            f"path: {folder} holds no agent of `derex export`: its {CARD} is missing or not one."
+        )
+    if card.get("version") != VERSION:
+        raise DamagedError(
+            f"path: {folder / CARD} is of format version {card.get('version')}, this derex reads {VERSION}."
+        )
+    weights = (folder / WEIGHTS).read_bytes()
+    try:
+        if hashlib.sha256(weights).hexdigest() != card["weights"]["sha256"]:
+            raise ValueError(f"{WEIGHTS} is not the file that {CARD} was written with")
+        observation, action = (_observation(card["observation"]), _action(card["action"]))
+        shape = network_shape(observation, policy_for(action), agent_config(card["agent"]))
+        network = filled(shape, load(weights), WEIGHTS)
+    except Exception as error:  # a damaged card can fail in any way
+        raise DamagedError(f"path: {folder} is damaged: {error}. Export it again.") from error
+    return Agent(network, observation, action, card)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that holds anything but an exported agent."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
+    if folder.is_dir() and {path.name for path in folder.iterdir()} - {WEIGHTS, CARD}:
+        raise FileExistsError(f"--out: {folder} is not empty and holds no exported agent; choose another.")
+
+
+def card_of(agents: TrainedAgents, seed: int) -> dict[str, Any]:
+    """What a user of the agent has to know, and what made it."""
+    spec, content = agents.environment.spec, agents.content
+    scores = {metric: agents.scores(metric)[seed] for metric in ("return", "success")}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "environment": spec.name,
+        "observation": _plain_observation(spec.observation),
+        "action": _plain_action(spec.action),
+        "horizon": spec.horizon,
+        "success_return": spec.success_return,
+        "score": {name: None if math.isnan(value) else value for name, value in scores.items()},
+        "step": agents.step,
+        "seed": seed,
+        "agent": content["config"]["agent"],
+        "config": content["config"],
+        "versions": content.get("versions"),
+        "commit": content.get("commit"),
+    }
+
+
+def _plain_observation(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {"dict": {str(name): _plain_observation(part) for name, part in tree.items()}}
+    if isinstance(tree, tuple | list):
+        return {"tuple": [_plain_observation(part) for part in tree]}
+    return {"shape": list(tree.shape), "dtype": str(np.dtype(tree.dtype))}
+
+
+def _observation(plain: dict[str, Any]) -> Any:
+    if "dict" in plain:
+        return {name: _observation(part) for name, part in plain["dict"].items()}
+    if "tuple" in plain:
+        return tuple(_observation(part) for part in plain["tuple"])
+    return jax.ShapeDtypeStruct(tuple(plain["shape"]), np.dtype(plain["dtype"]))
+
+
+def _plain_action(action: ActionSpec) -> dict[str, Any]:
+    name = next(name for name, kind in _ACTIONS.items() if isinstance(action, kind))
+    return {"kind": name, **action._asdict()}
+
+
+def _action(plain: dict[str, Any]) -> ActionSpec:
+    fields = {name: value for name, value in plain.items() if name != "kind"}
+    return _ACTIONS[plain["kind"]](
+        **{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    )

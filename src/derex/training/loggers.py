@@ -1,0 +1,165 @@
+"""Where the lines of metrics go besides metrics.jsonl: TensorBoard, Weights & Biases. Both are extras.
+
+loggers = make_loggers(("tensorboard",), folder, options, step)
+loggers.log(lines)      # of a log interval, one line for each seed
+loggers.close()
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from derex.report.files import write_atomically
+
+Lines = list[dict[str, Any]]
+
+MOST_PARTS = 16  # of a list, such as the spectrum, that are logged
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Somebody who is told every line."""
+
+    def log(self, lines: Lines) -> None:
+        """The lines of an interval, one for each seed."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class Loggers:
+    """Several of them as one; none is fine too."""
+
+    def __init__(self, members: Sequence[Logger] = ()):
+        self._members = tuple(members)
+
+    def log(self, lines: Lines) -> None:
+        for member in self._members:
+            member.log(lines)
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+
+
+class TensorBoard:
+    """Event files in DIR/tensorboard, a folder for each seed, so that TensorBoard draws them over each other."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], step: int):
+        # What an earlier process wrote beyond the step from which the run goes on is to be forgotten.
+        self._open: Callable[[int], Any] = lambda seed: _import("tensorboard").SummaryWriter(
+            logdir=str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step + 1 if step else 0
+        )
+        self._writers: dict[int, Any] = {}
+
+    def log(self, lines: Lines) -> None:
+        for line in lines:
+            seed = line["seed"]
+            if seed not in self._writers:
+                self._writers[seed] = self._open(seed)
+            for name, value in numbers_of(line):
+                self._writers[seed].add_scalar(name, value, line["step"])
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class WeightsAndBiases:
+    """A run of W&B in DIR/wandb; offline unless WANDB_MODE says otherwise, to be sent later by `wandb sync`."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], step: int):
+        self._run = _import("wandb").init(
+            project="derex",
+            name=folder.name,
+            id=_wandb_id(folder, step),
+            resume="allow",
+            dir=str(folder),
+            config=options,
+            mode=os.environ.get("WANDB_MODE", "offline"),
+        )
+
+    def log(self, lines: Lines) -> None:
+        numbers = {f"seed-{line['seed']}/{name}": value for line in lines for name, value in numbers_of(line)}
+        if lines:
+            self._run.log(numbers, step=lines[0]["step"])
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Kind(NamedTuple):
+    build: Callable[[Path, dict[str, Any], int], Logger]
+    library: str
+
+
+LOGGERS: dict[str, _Kind] = {
+    "tensorboard": _Kind(TensorBoard, "tensorboardX"),
+    "wandb": _Kind(WeightsAndBiases, "wandb"),
+}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Refuses a logger that there is not, or whose library is not installed; before a run begins."""
+    for name in names:
+        if name not in LOGGERS:
+            close = difflib.get_close_matches(name, LOGGERS, n=1)
+            hint = f"Perhaps you meant {close[0]!r}. " if close else ""
+            raise ValueError(f"loggers: there is no {name!r}. {hint}There are: {', '.join(LOGGERS)}.")
+        _import(name)
+
+
+def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any], step: int = 0) -> Loggers:
+    """The loggers of these names, in a run's folder.
+
+    Args:
+        names: of `LOGGERS`; none is fine.
+        folder: of the run.
+        config: its resolved options, as config.json has them.
+        step: from which the run goes on; 0: it begins.
+    """
+    check_loggers(names)
+    return Loggers([LOGGERS[name].build(Path(folder), config, step) for name in dict.fromkeys(names)])
+
+
+def numbers_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a line by name, the first parts of a list one by one; what is None or NaN is left out."""
+    for name, value in line.items():
+        if name in ("step", "seed"):
+            continue
+        parts = enumerate(value[:MOST_PARTS]) if isinstance(value, list) else [(None, value)]
+        for place, part in parts:
+            if isinstance(part, int | float) and math.isfinite(part):
+                yield name if place is None else f"{name}/{place:02d}", float(part)
+
+
+def _import(name: str) -> Any:
+    """The library of a logger."""
+    library = LOGGERS[name].library
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise ValueError(
+            f"loggers: {name} needs {library}, which is not installed: pip install 'derex[{name}]'."
+        ) from error
+
+
+def _wandb_id(folder: Path, step: int) -> str:
+    """The same for a run that goes on, another for one that begins."""
+    path = folder / "wandb" / "derex-run-id"
+    if step and path.exists():
+        return path.read_text(encoding="utf-8").strip()
+    identity = uuid.uuid4().hex[:12]
+    write_atomically(path, identity.encode())
+    return identity

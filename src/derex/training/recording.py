@@ -1,0 +1,93 @@
+"""Episodes of a trained agent as pictures."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray, UInt8
+
+from derex.agents.distributions import policy_for
+from derex.agents.network import AgentNetwork
+from derex.envs.interface import DrawnEnvironment, Environment
+from derex.envs.wrappers import AutoReset, Batched
+from derex.training.players import decide, fresh_memory
+
+
+class Filmed(NamedTuple):
+    """One step of an episode."""
+
+    picture: UInt8[np.ndarray, "H W 3"]
+    step: int
+    """how many were taken before"""
+    episode_return: float
+    """so far"""
+    last: bool
+    success: bool
+    """whether the episode, which ends here, was one"""
+
+
+def film_episode(
+    environment: Environment, network: AgentNetwork, seed: int, number: int = 0, greedy: bool = False
+) -> list[Filmed]:
+    """One episode, picture by picture.
+
+    Args:
+        environment: one that draws itself.
+        network: of one agent.
+        seed: of the environment's and the policy's randomness.
+        number: of the episode; each is another.
+        greedy: take the likeliest action rather than draw one.
+    """
+    world = drawn(environment)
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    states, rewards, lasts = jax.device_get(_episode(network, key, environment, greedy))
+    taken = int(np.argmax(lasts)) + 1  # the time limit ends it at the latest
+    returns = np.cumsum(np.append(0.0, rewards[:taken]))
+    threshold = environment.spec.success_return
+    filmed = []
+    for step in range(taken + 1):
+        picture = world.render(jax.tree.map(lambda leaf, at=step: leaf[at], states))
+        ends = step == taken
+        success = ends and threshold is not None and bool(returns[step] >= threshold)
+        filmed.append(Filmed(picture, step, float(returns[step]), ends, success))
+    return filmed
+
+
+def drawn(environment: Environment) -> DrawnEnvironment:
+    """The same; refuses one without pictures."""
+    if isinstance(environment, DrawnEnvironment):
+        return environment
+    raise ValueError(
+        f"env: {environment.spec.name} does not draw itself; give it `render(state)` that returns uint8 (H, W, 3)."
+    )
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _episode(
+    network: AgentNetwork, key: PRNGKeyArray, environment: Environment, greedy: bool
+) -> tuple[Any, Float[Array, " T"], Bool[Array, " T"]]:
+    """States of T + 1 steps, T the time limit; rewards and ends of the T after the first."""
+    stream, policy = Batched(AutoReset(environment), 1), policy_for(environment.spec.action)
+    reset_key, key = jax.random.split(key)
+    state, step = stream.reset(reset_key, stagger=False)
+
+    def advance(play: Any, key: PRNGKeyArray) -> Any:
+        state, step, memory = play
+        action_key, step_key = jax.random.split(key)
+        draw = None if greedy else action_key
+        chosen = decide(network, policy, step.observation, step.first, memory, draw)
+        state, step = stream.step(state, chosen.action, step_key)
+        return (state, step, chosen.memory), (state.environment, step.reward[0], step.last[0])
+
+    begun = state, step, fresh_memory(network, policy, 1)
+    keys = jax.random.split(key, environment.spec.horizon)
+    _, (states, rewards, lasts) = jax.lax.scan(advance, begun, keys)
+    states = jax.tree.map(
+        lambda one, rest: jnp.concatenate([one[None], rest])[:, 0], state.environment, states
+    )
+    return states, rewards, lasts

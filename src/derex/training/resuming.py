@@ -1,0 +1,136 @@
+"""Whether a run begins, goes on from its checkpoint, or is finished; looked at before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from derex.training.checkpoints import Found, find_checkpoint, path_of, steps_saved
+from derex.training.config import TrainConfig
+from derex.training.folder import (
+    CHECKPOINTS,
+    METRICS,
+    SAVING,
+    add_event,
+    add_resumed,
+    check_folder,
+    claim_folder,
+    cut_metrics,
+    holds_run,
+    load_config,
+    plain_options,
+    remove_leftovers,
+    write_config,
+)
+
+MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING)
+
+
+class OtherRunError(FileExistsError):
+    """The folder holds a run with other options."""
+
+
+class Plan(NamedTuple):
+    """What is to be done in a folder."""
+
+    config: TrainConfig
+    """resolved; what was left open is as the run had it"""
+    found: Found | None
+    """the checkpoint to go on from; None: begin"""
+    changed: dict[str, Any]
+    """options that are not as they were: [before, now]"""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that is asked for has been done."""
+        return self.done >= self.config.iterations
+
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        return 0 if self.found is None else self.found.manifest["progress"]["iterations"]
+
+
+def plan_run(config: TrainConfig) -> Plan:
+    """What `config` comes to in its folder; only reads.
+
+    Raises:
+        OtherRunError: it holds a run with other options.
+        FileExistsError: it is somebody else's, or its run has no checkpoint to go on from.
+        CheckpointError: no checkpoint of the run is good.
+    """
+    folder = config.out
+    check_folder(folder)
+    if config.overwrite or not holds_run(folder):
+        return Plan(config.resolved(), None, {})
+    earlier = load_config(folder, config.method)
+    if config.log_every is None:
+        config = replace(config, log_every=earlier.log_every)
+    config = config.resolved()
+    changed = differences(plain_options(earlier), plain_options(config))
+    _refuse_other_options(folder, changed)
+    if steps_saved(folder):
+        return Plan(config, find_checkpoint(folder), changed)
+    metrics = folder / METRICS
+    if metrics.exists() and metrics.stat().st_size:
+        raise FileExistsError(
+            f"--out: {folder} holds an earlier run without a checkpoint to go on from; choose another folder, or begin "
+            "again with --overwrite."
+        )
+    return Plan(config, None, changed)  # it was stopped before its first step
+
+
+def carry_out(plan: Plan) -> None:
+    """Makes the folder what the plan wants it to be: new, or as it was at the checkpoint."""
+    config, folder = plan.config, plan.config.out
+    if plan.found is None:
+        claim_folder(folder, overwrite=True)  # the plan has been refused where that must not be
+        write_config(folder, config)
+        return
+    step = int(plan.found.path.name)
+    for problem in plan.found.problems:
+        add_event(folder, "damaged checkpoint", problem=problem, used=step)
+    _set_aside_damaged(folder, step)
+    remove_leftovers(folder)
+    logged = plan.found.manifest["progress"]["logged"]
+    cut_metrics(folder, logged * config.iteration_steps)
+    add_resumed(folder, config, step, plan.changed)
+    add_event(folder, "resumed", step=step)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options with other values, by dotted name: [before, now], as JSON has them."""
+    found = {}
+    for name in sorted(before.keys() | now.keys()):
+        old, new = (json.loads(json.dumps(options.get(name))) for options in (before, now))
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            found[f"{prefix}{name}"] = [old, new]
+    return found
+
+
+def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
+    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
+    if fixed:
+        each = "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
+        raise OtherRunError(
+            f"--out: {folder} holds a run with other options: {each}. Give the same, choose another folder, or begin "
+            "again with --overwrite."
+        )
+
+
+def _set_aside_damaged(folder: Path, step: int) -> None:
+    """Checkpoints later than the one that is used are damaged: they no longer count. Remains of writing go."""
+    for later in steps_saved(folder):
+        if later > step:
+            place = path_of(folder, later)
+            aside = place.with_name(f"{later}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(place, aside)
+    for remains in (folder / CHECKPOINTS).glob(".*"):
+        shutil.rmtree(remains, ignore_errors=True)

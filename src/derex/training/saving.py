@@ -1,0 +1,117 @@
+"""Saving checkpoints in the background: training goes on while one is written, and waits if the next is due before.
+
+A checkpoint is written beside its place and moved there when whole. Whatever goes wrong, those before it stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from derex.training.checkpoints import Snapshot, path_of, score_of, steps_saved, write_checkpoint
+from derex.training.folder import CHECKPOINTS, FullDiskError
+
+SPARE = 1 << 20  # bytes that have to be left besides the checkpoint
+
+
+class SavingError(OSError):
+    """A checkpoint could not be written."""
+
+
+class Saver:
+    """Writes the checkpoints of a run, one at a time."""
+
+    def __init__(self, folder: Path, keep: int, last: int | None = None):
+        """`last` is the step of a checkpoint that is there already."""
+        self._folder, self._keep, self._last = folder, keep, last
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Begins to write it, once the one before is written; the one that was saved last is not saved again."""
+        self.wait()
+        if snapshot.step == self._last:
+            return
+        (self._folder / CHECKPOINTS).mkdir(exist_ok=True)
+        self._check_room(snapshot)
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="derex-checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until all is written; raises what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, snapshot: Snapshot) -> None:
+        partial = self._folder / CHECKPOINTS / f".{snapshot.step}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            write_checkpoint(partial, snapshot)
+            place = path_of(self._folder, snapshot.step)
+            shutil.rmtree(place, ignore_errors=True)  # only what was found damaged can be there
+            os.replace(partial, place)
+            self._last = snapshot.step
+            prune(self._folder, self._keep)
+        except Exception as error:  # orbax and tensorstore have many
+            shutil.rmtree(partial, ignore_errors=True)
+            self._error = self._explained(error, snapshot)
+
+    def _explained(self, error: Exception, snapshot: Snapshot) -> Exception:
+        if _is_full(error) or shutil.disk_usage(self._folder).free < SPARE:
+            return self._full(snapshot)
+        return SavingError(
+            f"--out: the checkpoint of step {snapshot.step} could not be written: {error}. {self._stands()}"
+        )
+
+    def _check_room(self, snapshot: Snapshot) -> None:
+        if shutil.disk_usage(self._folder).free < snapshot.size + SPARE:
+            raise self._full(snapshot)
+
+    def _full(self, snapshot: Snapshot) -> FullDiskError:
+        free = shutil.disk_usage(self._folder).free
+        return FullDiskError(
+            f"--out: the disk of {self._folder} is full: the checkpoint of step {snapshot.step} takes up to "
+            f"{_megabytes(snapshot.size + SPARE)}, there are {_megabytes(free)}. {self._stands()} Make room and give "
+            "the same command again."
+        )
+
+    def _stands(self) -> str:
+        return "There is none before it." if self._last is None else f"That of step {self._last} is good."
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Leaves the last `keep` checkpoints and the best; whatever is not a checkpoint goes too."""
+    steps = steps_saved(folder)
+    kept = set(steps[-keep:])
+    if steps:
+        kept.add(max(steps, key=lambda step: (score_of(folder, step), step)))
+    for path in (folder / CHECKPOINTS).iterdir():
+        if path.name not in {str(step) for step in kept}:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Takes a checkpoint away; it is none from the first moment on."""
+    if not path.is_dir():
+        path.unlink()
+        return
+    hidden = path.with_name(f".{path.name.strip('.')}.removed")
+    if path != hidden:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.replace(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether it says so, in the words of the system or of tensorstore."""
+    return any(words in str(error) for words in ("No space left", "Disk quota exceeded", "ENOSPC"))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

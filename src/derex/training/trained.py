@@ -1,0 +1,144 @@
+"""The agents of a run as they act: networks and policy from a checkpoint, without the representation beside them.
+
+A method of somebody's own is therefore never imported here: what an agent does depends on its network alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from derex.agents.config import AgentConfig
+from derex.agents.distributions import Policy, policy_for
+from derex.agents.network import AgentNetwork, parts_of
+from derex.envs.interface import Environment
+from derex.envs.registry import make
+from derex.report.files import read_json
+from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
+from derex.report.scores import final_score
+from derex.training.checkpoints import STATE, CheckpointError, find_checkpoint, load_arrays, path_name
+from derex.training.config import from_plain
+
+NETWORK = "learner/trained/network"  # where a checkpoint has it
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedAgents:
+    """All seeds of a run at one of its checkpoints.
+
+    Attributes:
+        folder: of the run.
+        content: its config.json.
+        environment: what it was trained on.
+        agent: how it was built.
+        network: of all seeds, their axis in front of every array.
+        seeds: the seeds.
+        step: environment steps of each at the checkpoint.
+        problems: what was wrong with checkpoints that would have been chosen before this one.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+    environment: Environment
+    agent: AgentConfig
+    network: AgentNetwork
+    seeds: tuple[int, ...]
+    step: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def policy(self) -> Policy:
+        """The kind of policy that the environment's actions ask for."""
+        return policy_for(self.environment.spec.action)
+
+    def network_of(self, seed: int) -> AgentNetwork:
+        """The network of one seed."""
+        if seed not in self.seeds:
+            raise ValueError(f"agent: the run has the seeds {', '.join(map(str, self.seeds))}; got {seed}.")
+        return jax.tree.map(lambda leaf: leaf[self.seeds.index(seed)], self.network)
+
+    def scores(self, metric: str = "return") -> dict[int, float]:
+        """The final score of each seed, from the log; NaN where there is none."""
+        lines, _ = read_lines(self.folder / METRICS)
+        found = final_score([line for line in lines if line["step"] <= self.step], metric)
+        return {seed: found.get(seed, np.nan) for seed in self.seeds}
+
+    def best_seed(self) -> int:
+        """The seed with the highest final score; the first where no score is known."""
+        scores = self.scores()
+        return max(self.seeds, key=lambda seed: -np.inf if np.isnan(scores[seed]) else scores[seed])
+
+
+def restore_agents(folder: str | Path, which: str | int = "latest") -> TrainedAgents:
+    """The agents of the run in a folder; `which` is latest, best or a step, as in `restore_run`.
+
+    Raises:
+        CheckpointError: there is no good checkpoint, none of that step, or it does not fit the config.
+        ValueError: the folder holds no run.
+    """
+    folder = Path(folder)
+    content = read_json(folder / CONFIG)
+    if content is None or content.get("command") != COMMAND:
+        raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
+    config = content["config"]
+    agent, environment = agent_config(config["agent"]), make(config["env"])
+    seeds = tuple(range(config["seed"], config["seed"] + config["seeds"]))
+    found = find_checkpoint(folder, which)
+    saved = load_arrays(found)[STATE]
+    own = {
+        name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)
+    }
+    shape = network_shape(environment.spec.observation, policy_for(environment.spec.action), agent)
+    network = filled(shape, own, f"which: {found.path}", (len(seeds),))
+    return TrainedAgents(
+        folder, content, environment, agent, network, seeds, int(found.path.name), found.problems
+    )
+
+
+def agent_config(options: dict[str, Any]) -> AgentConfig:
+    """The options of an agent, from JSON."""
+    try:
+        return from_plain(AgentConfig(), options)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"agent: options that this version of derex does not have: {error}. Use the version that wrote them."
+        ) from error
+
+
+def network_shape(observation: Any, policy: Policy, agent: AgentConfig) -> AgentNetwork:
+    """The network of an agent, shapes and dtypes only."""
+
+    def build(key: Any) -> AgentNetwork:
+        values = 2 if agent.two_values else 1
+        parts = parts_of(observation)
+        return AgentNetwork(parts, policy.width, policy.size, values, agent.core, agent.width, key=key)
+
+    return eqx.filter_eval_shape(build, jax.random.key(0))
+
+
+def filled(
+    shape: AgentNetwork, arrays: dict[str, np.ndarray], name: str, axes: tuple[int, ...] = ()
+) -> AgentNetwork:
+    """The network with these arrays, by their paths, `axes` in front of all; each has to be there and to fit."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shape)
+    wanted = {path_name(path): (*axes, *leaf.shape) for path, leaf in leaves}
+    for path in sorted(wanted.keys() | arrays.keys()):
+        came = tuple(arrays[path].shape) if path in arrays else "missing"
+        if came != wanted.get(path):
+            raise CheckpointError(
+                f"{name} does not fit its config: {path} is {came}, expected {wanted.get(path, 'nothing')}."
+            )
+    loaded = [jnp.asarray(arrays[path_name(path)], leaf.dtype) for path, leaf in leaves]
+    return jax.tree.unflatten(tree, loaded)
+
+
+def arrays_of(network: AgentNetwork) -> dict[str, np.ndarray]:
+    """What `filled` takes."""
+    leaves = jax.tree_util.tree_flatten_with_path(network)[0]
+    return {path_name(path): np.ascontiguousarray(jax.device_get(leaf)) for path, leaf in leaves}

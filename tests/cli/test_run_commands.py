@@ -1,0 +1,121 @@
+"""`derex plot` and `derex envs`: from the command line to tables and files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derex import cli, doctor
+from derex.cli.envs import SUITES, action_text
+from derex.envs import make, names
+from derex.types import MultiDiscrete
+
+
+def exit_code(*arguments: str) -> int:
+    """The exit code as the shell would see it."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two seeds, the last line torn."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = {"env": "catch", "method": "derex", "form": "states", "seed": 0, "seeds": 2}
+    (folder / "config.json").write_text(json.dumps({"command": "train", "config": config}))
+    lines = [
+        {"step": step, "seed": seed, "return": step / 100 + seed, "success": None}
+        for step in (100, 200)
+        for seed in (0, 1)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 30')
+    return folder
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a printed table, its head first."""
+    head, _, *rows = text.splitlines()
+    return [line.split() for line in (head, *rows) if line]
+
+
+def test_plot_prints_final_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(run.parent.rglob("*"))
+    assert exit_code("plot", str(run)) == 0
+    _, row = table(capsys.readouterr().out)
+    assert row == ["catch", "derex,", "states", "2", "200", "2.5", "[2,", "3]", "2.5", "2"]
+    assert sorted(run.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["curves.png", "curves.html"])
+def test_plot_writes_where_it_is_told(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run.parent / "new" / name
+    assert exit_code("plot", str(run.parent), "--out", str(out), "--label", "folder") == 0
+    assert capsys.readouterr().out.endswith(f"\n  {out}\n")
+    assert out.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("{run}", "--out", "{run}/a.pdf"), "ends in .png or .html"),
+        (("{run}", "--out", "{folder}.png"), "is a folder"),
+        (("{run}", "--metric", "sucess"), "no run has 'sucess'"),
+        (("{run}", "--metric", "success"), "no run has 'success'"),
+        (("{run}/nowhere",), "is no folder"),
+        (("{folder}.png",), "holds no run of derex train"),
+        ((), "expected at least one folder"),
+        (("{run}", "--lable", "folder"), "--label"),
+    ],
+)
+def test_plot_refuses_and_writes_nothing(
+    arguments: tuple[str, ...], says: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run.parent / "folder"
+    folder.with_suffix(".png").mkdir()
+    before = sorted(run.parent.rglob("*"))
+    assert exit_code("plot", *(word.format(run=run, folder=folder) for word in arguments)) == 2
+    captured = capsys.readouterr()
+    assert says in " ".join(captured.err.replace("│", " ").split())
+    assert captured.out == ""
+    assert sorted(run.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(command, "--help") == 0
+    text = capsys.readouterr().out
+    assert f"usage: derex {command}" in text
+    assert f"examples:\n  derex {command}" in text
+
+
+def test_envs_lists_all_that_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("envs", "--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["environments"]] == list(names())
+    for each in found["environments"]:
+        spec = make(each["example"]).spec
+        assert (each["horizon"], each["states"]) == (spec.horizon, spec.n_states)
+        assert each["success_return"] == spec.success_return
+        assert 10 < len(each["summary"]) < 60
+    by_name = {each["name"]: each for each in found["environments"]}
+    assert by_name["four-rooms-pixels"]["observation"] == "uint8 (30, 30, 3)"
+    assert by_name["catch"]["actions"] == "one of 3"
+    assert by_name["point-mass"]["actions"] == "2 numbers in [-1, 1]"
+    assert [suite["extra"] for suite in found["suites"]] == list(SUITES)
+    assert action_text(MultiDiscrete((2, 3))) == "one of 2 × 3"
+
+
+def test_envs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("envs") == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in names())
+    assert "pip install 'derex[gymnax]'" in text
+
+
+def test_the_suites_are_extras() -> None:
+    assert set(SUITES) <= {extra.name for extra in doctor.find_extras()}

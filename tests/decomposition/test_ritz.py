@@ -1,0 +1,95 @@
+"""The norm read within a span: against exact singular functions, whatever linear mixture of them was learnt."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from derex.decomposition.bonus import bonus
+from derex.decomposition.ritz import ritz_bonus, spanned_sigma, whitened
+
+N, K = 12, 4
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+class World:
+    """A random chain, its visitation, and the exact singular functions of D^½ P D'^-½ without the constant one."""
+
+    def __init__(self, seed: int, k: int = K):
+        rng = np.random.default_rng(seed)
+        joint = rng.dirichlet(np.full(N, 0.5))[:, None] * rng.dirichlet(np.full(N, 0.5), size=N)
+        self.joint, self.d, self.d_next = joint, joint.sum(axis=1), joint.sum(axis=0)
+        root = np.sqrt(self.d)[:, None] * np.sqrt(self.d_next)
+        U, self.sigma, V = np.linalg.svd(joint / root - root)
+        self.f, self.g = U[:, :k] / np.sqrt(self.d)[:, None], V[:k].T / np.sqrt(self.d_next)[:, None]
+        self.sigma = self.sigma[:k]
+
+    def correlations(self, f: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return (f.T * self.d) @ f, (g.T * self.d_next) @ g, f.T @ self.joint @ g
+
+
+def mixtures(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    A, B = np.random.default_rng(seed).normal(size=(2, K, K))
+    return A, B
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_mixture_of_the_exact_functions_has_their_norm(seed, weighted):
+    world, (A, B) = World(seed), mixtures(seed + 10)
+    f, g = world.f @ A, world.g @ B
+    C_f, C_g, sigma = map(jnp.asarray, world.correlations(f, g))
+    found = ritz_bonus(jnp.asarray(f), C_f, C_g, sigma, weighted, ridge=0.0)
+    expected = bonus(jnp.asarray(world.f), jnp.asarray(world.sigma), weighted, floor=0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_singular_values_within_the_span(seed):
+    world, (A, B) = World(seed), mixtures(seed + 20)
+    f, g = world.f @ A, world.g @ B
+    C_f, C_g, sigma = map(jnp.asarray, world.correlations(f, g))
+    between = spanned_sigma(C_f, C_g, sigma, ridge=0.0)
+    np.testing.assert_allclose(np.linalg.svd(between, compute_uv=False), world.sigma, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_plain_norm_never_exceeds_the_pseudo_count(seed):
+    """ℓ(s) ≤ 1/d(s) whatever was learnt, and the mean of ℓ over visits is the number of features."""
+    world = World(seed)
+    f = np.random.default_rng(seed).standard_cauchy(size=(N, K))
+    f = f - world.d @ f
+    C = jnp.asarray((f.T * world.d) @ f)
+    found = np.asarray(ritz_bonus(jnp.asarray(f), C, C, C, weighted=False, ridge=0.0))
+    assert np.all(found <= world.d**-0.5 * (1 + 1e-9))
+    assert world.d @ found**2 == pytest.approx(K)
+
+
+def test_a_direction_that_no_visited_state_needs_shows():
+    """Two states that are never visited: one like a visited one, one that is like none, though no larger."""
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(N, K)) * [1.0, 1.0, 1.0, 0.0]
+    C = jnp.asarray(f.T @ f / N)
+    new = jnp.asarray([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    like, unlike = ritz_bonus(new, C, C, C, weighted=False)
+    assert unlike > 50 * like
+
+
+def test_the_floor_takes_the_place_of_small_singular_values():
+    sigma = jnp.diag(jnp.asarray([0.9, 0.0]))
+    found = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), sigma, floor=0.5, ridge=0.0)
+    np.testing.assert_allclose(found, [(0.81 + 0.25) ** -0.5, 2.0])
+
+
+def test_whitened_rows_are_uncorrelated():
+    rows = np.random.default_rng(1).normal(size=(50, K)) @ mixtures(3)[0]
+    C = rows.T @ rows / 50
+    white = np.asarray(whitened(jnp.asarray(C), jnp.asarray(rows).reshape(5, 10, K), ridge=0.0)).reshape(
+        50, K
+    )
+    np.testing.assert_allclose(white.T @ white / 50, np.eye(K), atol=1e-9)

@@ -1,0 +1,89 @@
+"""Every method and form, with memory and without: 20 + 20 updates, the second half in a fresh process, against 40.
+
+One process trains all for 40 and for 20 updates, another goes on with the latter; each compiles for itself.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from derex.report.visits import load_visits
+from derex.representations.methods import METHODS
+from derex.training.checkpoints import find_checkpoint, load_arrays
+from derex.training.folder import read_metrics
+
+TRAIN = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from derex.agents.config import AgentConfig
+from derex.representations.decomposed import Decomposition
+from derex.representations.methods import METHODS, find_form
+from derex.representations.own import OwnTraining
+from derex.training import TrainConfig, train
+
+folder, halves = Path(sys.argv[1]), sys.argv[2] == "halves"
+
+def small(form):
+    sizes = {"width": 8, "k": 3, "tests": 2, "training": OwnTraining(steps=2)}
+    if hasattr(form, "decomposition"):
+        form = replace(form, decomposition=replace(form.decomposition, k=3))
+    return replace(form, **{name: size for name, size in sizes.items() if hasattr(form, name)})
+
+def run(case):
+    method, form, core = case
+    agent = AgentConfig(core=core, width=8, unroll=4, epochs=1, minibatches=2)
+    config = TrainConfig("rooms-chain-2", folder, method, form, streams=8, seeds=2, log_every=7 * 32, agent=agent,
+                         representation=small(find_form(method, form)))
+    name = "-".join(case)
+    if halves:
+        return train(replace(config, steps=40 * 32, out=folder / "half" / name))
+    train(replace(config, steps=40 * 32, out=folder / "whole" / name))
+    train(replace(config, steps=20 * 32, out=folder / "half" / name))
+
+forms = [(method, form) for method, forms in METHODS.items() for form in forms]
+cases = [(*form, core) for form in forms for core in ("lstm", "feed-forward")]
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(run, cases))
+"""
+FORMS = [f"{method}-{form}" for method, forms in METHODS.items() for form in forms]
+CASES = [f"{form}-{core}" for form in FORMS for core in ("lstm", "feed-forward")]
+TIMES = ("steps_per_second", "seconds")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them, whole and in halves."""
+    folder = tmp_path_factory.mktemp("methods")
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    for part in ("whole", "halves"):
+        command = [sys.executable, "-c", TRAIN, str(folder), part]
+        answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+    return folder
+
+
+def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_fresh_process_goes_on_to_the_last_bit(case: str, trained: Path) -> None:
+    half, whole = (trained / part / case for part in ("half", "whole"))
+    lines = without_times(read_metrics(whole))
+    assert [line["step"] // 32 for line in lines[::2]] == [7, 14, 21, 28, 35, 40]
+    assert without_times(read_metrics(half)) == lines
+    ours, theirs = (find_checkpoint(folder) for folder in (half, whole))
+    assert ours.manifest["progress"]["iterations"] == theirs.manifest["progress"]["iterations"] == 40
+    for part, arrays in load_arrays(theirs).items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(load_arrays(ours)[part][name], array, err_msg=name)
+    counts, expected = (load_visits(folder / "visitation.npz").counts for folder in (half, whole))
+    np.testing.assert_array_equal(counts, expected)
