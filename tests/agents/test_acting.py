@@ -162,7 +162,8 @@ def test_the_replayed_unroll_is_the_acted_one(acted: Acted) -> None:
             for parameters in (seen.policy[:, :-1], rollout.policy)
         )
         np.testing.assert_allclose(replayed, acting, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(acted.policy.kl(rollout.policy, seen.policy[:, :-1]), 0.0, atol=1e-8)
+        kl = acted.policy.kl(rollout.policy, seen.policy[:, :-1])
+        np.testing.assert_allclose(kl, 0.0, atol=1e-7)  # to the rounding of a logarithm in single precision
 
 
 def test_memory_goes_from_unroll_to_unroll(acted: Acted) -> None:

@@ -79,8 +79,8 @@ def trained(toy, monkeypatch):
     def pretend(config, progress):
         names.append(config.out.name)
         config.out.mkdir(parents=True, exist_ok=True)
-        for file in (toy[0] / "runs" / NAMES[config.method == "derex"]).iterdir():
-            shutil.copy(file, config.out)
+        run = toy[0] / "runs" / NAMES[config.method == "derex"]
+        shutil.copytree(run, config.out, dirs_exist_ok=True)
         return SimpleNamespace(seconds=0.0, compile_seconds=0.0)
 
     monkeypatch.setattr(running, "train", pretend)
@@ -158,7 +158,7 @@ def test_every_case_is_a_run_of_derex_train(toy):
     assert sorted(path.name for path in (out / "runs").iterdir()) == sorted(NAMES)
     for name in NAMES:
         folder = out / "runs" / name
-        files = {"config.json", "metrics.jsonl", "visitation.npz", "visitation.png"}
+        files = {"config.json", "metrics.jsonl", "visitation.npz", "visitation.png", "checkpoints"}
         assert {path.name for path in folder.iterdir()} == files
         config = load_config(folder)
         assert (config.seeds, config.steps, config.streams, config.agent.width) == (2, 1024, 16, 8)

@@ -277,6 +277,15 @@ def test_a_checkpoint_of_other_shapes_is_refused_before_it_is_loaded(
         restore_run(folder)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """As a terminal has it: a shell's background jobs, such as tests may be, are started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_interrupts(tmp_path: Path) -> None:
     def twice() -> None:
         send(signal.SIGINT)()
@@ -290,6 +299,7 @@ def test_a_second_ctrl_c_interrupts(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path).path.name == "0"
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_as_sigterm_does(tmp_path: Path) -> None:
     with pytest.raises(
         Stopped, match=rf"stopped by Ctrl-C at step {4 * STEPS}.*derex train --resume {tmp_path}"

@@ -37,7 +37,9 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
         os.replace(temporary, path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say whose
+        if (
+            isinstance(error, OSError) and error.errno and error.filename is None
+        ):  # a full disk does not say whose
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     return path
