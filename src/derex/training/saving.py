@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 from derex.training.checkpoints import Snapshot, path_of, score_of, steps_saved, write_checkpoint
 from derex.training.folder import CHECKPOINTS, FullDiskError
 
 SPARE = 1 << 20  # bytes that have to be left besides the checkpoint
+SETTLING_SECONDS = 5.0  # at most, after a write that failed
 
 
 class SavingError(OSError):
@@ -59,7 +61,7 @@ class Saver:
             self._last = snapshot.step
             prune(self._folder, self._keep)
         except Exception as error:  # orbax and tensorstore have many
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove_while_written(partial)
             self._error = self._explained(error, snapshot)
 
     def _explained(self, error: Exception, snapshot: Snapshot) -> Exception:
@@ -94,6 +96,16 @@ def prune(folder: Path, keep: int) -> None:
     for path in (folder / CHECKPOINTS).iterdir():
         if path.name not in {str(step) for step in kept}:
             _remove(path)
+
+
+def _remove_while_written(path: Path) -> None:
+    """Takes away what a failed write left; its other arrays may still be on their way to the disk for a moment."""
+    deadline = time.monotonic() + SETTLING_SECONDS
+    quiet = 0
+    while quiet < 3 and time.monotonic() < deadline:
+        quiet = 0 if path.exists() else quiet + 1
+        shutil.rmtree(path, ignore_errors=True)
+        time.sleep(0.05)
 
 
 def _remove(path: Path) -> None:
