@@ -65,7 +65,10 @@ def test_an_earlier_run_is_kept_until_told_otherwise(tmp_path: Path) -> None:
 def test_what_a_kill_leaves_of_a_config_is_nobodys_run(tmp_path: Path) -> None:
     """Killed while config.json was written: only its temporary file is there."""
     (tmp_path / ".config.json.x1y2.tmp").write_text("{")
-    claim_folder(tmp_path, False)
+    claim_folder(tmp_path, False)  # a new run may begin here
+    (tmp_path / "config.json").write_text("{")  # the control: a file in its place is somebody's
+    with pytest.raises(FileExistsError, match="holds no run of derex train"):
+        claim_folder(tmp_path, False)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
