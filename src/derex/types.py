@@ -6,6 +6,7 @@ Letters in shapes: B trajectories side by side, T steps, n distinct observations
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -144,12 +145,47 @@ class Box(NamedTuple):
 ActionSpec = Discrete | MultiDiscrete | Box
 
 
+@dataclass(frozen=True)
+class Symbols:
+    """A part of an observation: integers that name things, such as the tiles of a grid; their order means nothing."""
+
+    shape: tuple[int, ...]
+    """its last axis holds what is said of one thing: kind, colour, state"""
+    sizes: tuple[int, ...]
+    """along the last axis: the i-th number is one of sizes[i]"""
+    dtype: Any = np.uint8
+
+
+@dataclass(frozen=True)
+class Words:
+    """A part of an observation: an instruction, as a number for each word, 0 after the last."""
+
+    length: int = 32
+    """longer instructions are cut"""
+    buckets: int = 1000
+    """words are numbered from 1 to less than this, by a hash that never changes"""
+    dtype: Any = np.int32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A part of an observation: a number of any size, such as a reward; large ones count by their order."""
+
+    shape: tuple[int, ...] = ()
+    dtype: Any = np.float32
+
+
 class EnvironmentSpec(NamedTuple):
     """What an agent has to know about an environment before it begins."""
 
     name: str
     observation: Any
-    """a pytree of jax.ShapeDtypeStruct, without leading axes"""
+    """a pytree, without leading axes, of jax.ShapeDtypeStruct and, where numbers alone do not say what a part is,
+    `Symbols`, `Words` and `Amount`"""
     action: ActionSpec
     horizon: int
     """steps after which an episode is cut"""

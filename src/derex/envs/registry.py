@@ -1,6 +1,10 @@
-"""Environments by name: `make("rooms-chain-8")`."""
+"""Environments by name: `make("rooms-chain-8")`, those of suites with the suite in front: `make("gymnax:CartPole-v1")`.
+
+A suite is a module of `derex.envs.suites` that is imported when it is first asked for, and a line in `SUITES`.
+"""
 
 import difflib
+import importlib
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +13,7 @@ from derex.envs.cartpole import CartPole
 from derex.envs.catch import Catch
 from derex.envs.deep_sea import DeepSea
 from derex.envs.four_rooms import FourRooms, FourRoomsHidden, FourRoomsPixels
-from derex.envs.interface import Environment
+from derex.envs.interface import Environment, HostEnvironment
 from derex.envs.key_rooms import KeyRooms
 from derex.envs.pendulum import Pendulum
 from derex.envs.point_mass import PointMass
@@ -58,6 +62,22 @@ _ENTRIES: dict[str, _Entry] = {
 }
 
 
+class Suite(NamedTuple):
+    """Environments that another package brings."""
+
+    module: str
+    """of ours, with `make(name)`, which is given what stands after the colon"""
+    extra: str
+    """of derex, that installs it; empty where no package can be installed"""
+    summary: str
+    example: str
+    host: bool
+    """whether its environments are stepped in processes of their own, since they are no JAX"""
+
+
+SUITES: dict[str, Suite] = {}
+
+
 def names() -> tuple[str, ...]:
     """What `make` knows; N and L stand for a number, as in "rooms-chain-8"."""
     return tuple(_ENTRIES)
@@ -71,18 +91,46 @@ def known() -> tuple[Known, ...]:
     )
 
 
+def is_host(name: str) -> bool:
+    """Whether the environment of that name is stepped in processes of its own."""
+    suite = SUITES.get(name.partition(":")[0])
+    return suite is not None and suite.host
+
+
 def make(name: str) -> Environment:
-    """The environment of that name; see `names`.
+    """The JAX environment of that name; see `names`.
 
     Args:
-        name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8".
+        name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8", or "suite:name in the suite".
     """
+    if ":" in name:
+        suite, rest = _suite(name)
+        if suite.host:
+            raise ValueError(f"name: {name!r} is no JAX environment. Make it with make_host.")
+        return importlib.import_module(suite.module).make(rest)
     for pattern, entry in _ENTRIES.items():
         expression = re.sub(r"(?<=-)[NL]\b", r"(\\d+)", pattern)
         found = re.fullmatch(expression, name)
         if found:
             return entry.build(*(_checked(name, pattern, entry, int(number)) for number in found.groups()))
     raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {', '.join(names())}.")
+
+
+def make_host(name: str) -> HostEnvironment:
+    """The environment of that name, of a suite that is no JAX."""
+    suite, rest = _suite(name)
+    if not suite.host:
+        raise ValueError(f"name: {name!r} is a JAX environment. Make it with make.")
+    return importlib.import_module(suite.module).make(rest)
+
+
+def _suite(name: str) -> tuple[Suite, str]:
+    prefix, _, rest = name.partition(":")
+    if prefix in SUITES:
+        return SUITES[prefix], rest
+    close = difflib.get_close_matches(prefix, SUITES, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"name: there is no suite {prefix!r}.{hint} Known: {', '.join(SUITES)}.")
 
 
 def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
