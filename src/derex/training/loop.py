@@ -135,15 +135,26 @@ class Training:
         return jax.vmap(lambda seed: self.begin(jax.random.key(seed)))(jnp.asarray(seeds))
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
-    def advance(self, state: TrainState, iterations: Int[Array, ""] | int) -> TrainState:
-        """Many iterations of all seeds; any number of them, compiled once."""
+    def advance(
+        self, state: TrainState, iterations: Int[Array, ""] | int, afresh: Bool[Array, ""] | bool = False
+    ) -> TrainState:
+        """Many iterations of all seeds; any number of them, compiled once; `afresh` clears the tally before.
+
+        To clear it in a call of its own would cost more than a short iteration does.
+        """
         step = jax.vmap(self.iterate)
+        state = jax.tree.map(partial(jnp.where, afresh), self.clear(state), state)
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
 
     def clear(self, state: TrainState) -> TrainState:
         """A fresh tally."""
         actor = state.actor._replace(environment=self.streams.cleared(state.actor.environment))
         return state._replace(actor=actor, tally=jax.tree.map(jnp.zeros_like, state.tally))
+
+    @partial(jax.jit, static_argnums=0)
+    def report(self, state: TrainState) -> dict[str, Array]:
+        """What the representation of each seed says of itself."""
+        return jax.vmap(lambda state: self.representation.report(state.representation))(state)
 
 
 def _counted(tally: Tally, rollout: Rollout, bonus: Float[Array, "B S"], numbers: dict[str, Array]) -> Tally:

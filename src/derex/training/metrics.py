@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 def read(training: Training, state: TrainState) -> Reading:
     """Copies the sums from the device."""
-    report = jax.vmap(lambda state: training.representation.report(state.representation))(state)
+    report = training.report(state)
     episodes = training.streams.summary(state.actor.environment)
     return jax.device_get(Reading(*state.tally, episodes, report))
 

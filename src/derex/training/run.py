@@ -163,7 +163,6 @@ class _Run:
                 self._advance()
                 if self.done % self.config.log_interval == 0:
                     self._log()
-                    self._place(self.training.clear(self.state))
                     self.logged, self._interval_seconds = self.done, 0.0
                 if time.perf_counter() - self._saved >= self.config.save_every:
                     self._save()
@@ -244,7 +243,8 @@ class _Run:
         return Snapshot(self.step, state, dtypes, self.visits.arrays(), progress, self.score, options)
 
     def _step(self, iterations: int) -> None:
-        self._place(self.training.advance(self.state, iterations))
+        afresh = self.logged == self.done  # what was added up is written
+        self._place(self.training.advance(self.state, iterations, afresh))
         jax.block_until_ready(self.state)
 
     def _place(self, state: Any) -> None:
