@@ -1,12 +1,16 @@
 """`derex train` from the command line to the files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from derex import cli
+from derex.agents import AgentConfig
+from derex.cli.train import _config
 from derex.training import load_config, read_metrics
+from derex.training.presets import exploration_agent, exploration_form
 
 TINY = ("--streams", "16", "--agent.width", "16", "--agent.unroll", "8", "--agent.epochs", "1")
 TINY = (*TINY, "--agent.minibatches", "2")
@@ -116,6 +120,7 @@ def test_help_shows_the_options_of_the_method(
             "derex has the forms histories, states, belief; got 'state'.",
         ),
         (("--env", "catch", "--method", "nowhere:Form"), "could not be imported"),
+        (("--env", "catch", "--preset", "explore"), "no preset 'explore'. Did you mean 'exploration'?"),
     ],
 )
 def test_bad_names_are_one_line_and_2(
@@ -146,3 +151,13 @@ def test_bad_names_are_one_line_and_2(
 def test_bad_options_are_2(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("train", *arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_preset_gives_defaults_that_options_override() -> None:
+    asked = ("--preset", "exploration", "--env", "rooms-chain-8", "--form", "states", "--out", "a")
+    config = _config([*asked, "--agent.unroll", "16", "--representation.lambda-b", "0.5"])
+    expected = exploration_form("rooms-chain-8", "derex", "states")
+    assert config.agent == replace(exploration_agent("rooms-chain-8"), unroll=16)
+    assert config.representation == replace(expected, lambda_b=0.5)
+    assert config.resolved().agent == config.agent
+    assert _config(["--env", "rooms-chain-8", "--out", "a"]).agent == AgentConfig()

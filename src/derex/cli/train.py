@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from derex.cli.parsing import parse
 from derex.cli.tables import cell, print_table
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "derex train --env rooms-chain-8 --method derex --steps 1e7 --seeds 3 --out runs/derex",
     "derex train --env catch --method vmpo --agent.width 64 --out runs/catch",
+    "derex train --preset exploration --env rooms-chain-8 --form states --agent.unroll 64 --out runs/preset",
     "derex train --resume runs/catch --steps 2e7",
     "derex train --method derex --form states --help",
 )
@@ -28,6 +29,8 @@ class Selection:
 
     method: str = "derex"
     form: str = ""
+    preset: str = ""
+    env: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,25 @@ def _config(arguments: list[str]) -> TrainConfig:
     if any(word.split("=")[0] == "--resume" for word in arguments):
         return _resumed(parse(Resume, arguments, "derex train", EXAMPLES))
     chosen, _ = tyro.cli(Selection, args=arguments, add_help=False, return_unknown_args=True)
-    return parse(config_type(chosen.method, chosen.form), arguments, "derex train", EXAMPLES, pairs=True)
+    options = config_type(chosen.method, chosen.form, chosen.preset, chosen.env)
+    return parse(with_preset(options), arguments, "derex train", EXAMPLES, pairs=True)
+
+
+def with_preset(config: type) -> type:
+    """The same options and `--preset`, which has done its work by then: the defaults are those it names."""
+    import tyro
+
+    text = (
+        "exploration: defaults for agent and representation as in that study; any option still overrides them"
+    )
+    option = ("preset", Annotated[str, tyro.conf.arg(help=text)], field(default=""))
+    return make_dataclass(
+        "TrainConfig",
+        [option],
+        bases=(config,),
+        frozen=True,
+        namespace={"__module__": __name__, "__doc__": config.__doc__},
+    )
 
 
 def _resumed(options: Resume) -> TrainConfig:

@@ -126,15 +126,26 @@ class TrainConfig:
         return TrainConfig(**given | {"log_every": self.log_interval * self.iteration_steps})
 
 
-def config_type(method: str, form: str) -> type[TrainConfig]:
-    """`TrainConfig` with the options of one form, for a command line that shows them."""
+def config_type(method: str, form: str, preset: str = "", env: str = "") -> type[TrainConfig]:
+    """`TrainConfig` with the options of one form, for a command line that shows them.
+
+    Its defaults are those of the preset for the environment, where one is named.
+    """
     from derex.representations.methods import find_form
 
-    default = find_form(method, form)
-    options = field(default_factory=lambda: default)
+    defaults: dict[str, Any] = {"agent": AgentConfig(), "representation": find_form(method, form)}
+    if preset:
+        from derex.training.presets import find_preset
+
+        found = find_preset(preset)
+        defaults = {"agent": found.agent(env), "representation": found.form(env, method, form)}
+    options = [
+        (name, type(default), field(default_factory=lambda default=default: default))
+        for name, default in defaults.items()
+    ]
     return make_dataclass(
         "TrainConfig",
-        [("representation", type(default), options)],
+        options,
         bases=(TrainConfig,),
         frozen=True,
         namespace={"__module__": __name__, "__doc__": TrainConfig.__doc__},

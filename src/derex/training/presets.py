@@ -7,8 +7,11 @@ A feed-forward core does for the belief forms too where an observation is the wh
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from derex.agents.config import AgentConfig
 from derex.representations.base import Form
@@ -76,3 +79,25 @@ def _sized(form: Form, width: int, k: int) -> Form:
     if isinstance(form, BeliefForm):
         return replace(form, decomposition=replace(form.decomposition, k=k))
     return form
+
+
+class Preset(NamedTuple):
+    """Where the numbers of a run come from that its user leaves open."""
+
+    agent: Callable[[str], AgentConfig]
+    """of an environment"""
+    form: Callable[[str, str, str], Form]
+    """of an environment, a method and one of its forms"""
+
+
+PRESETS: dict[str, Preset] = {"exploration": Preset(exploration_agent, exploration_form)}
+"""`derex train --preset NAME`: the numbers of a study"""
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name in PRESETS:
+        return PRESETS[name]
+    close = difflib.get_close_matches(name, PRESETS, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"preset: there is no preset {name!r}.{hint} Known: {', '.join(PRESETS)}.")
