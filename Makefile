@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := $(VENV)/.oracle
+SUITES := $(VENV)/.suites
 OUT ?= results
 
 .DEFAULT_GOAL := help
@@ -26,14 +27,18 @@ $(ORACLE): requirements-oracle.lock $(READY)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements-oracle.lock
 	@touch $@
 
+$(SUITES): requirements-envs.lock $(READY)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements-envs.lock
+	@touch $@
+
 demo: $(READY)  ## the paper's Figures 2 and 3, quick: pictures, numbers and a page to open
 	@$(BIN)/derex demo --out $(OUT)/demo
 
-test: $(READY) $(ORACLE)  ## lint, types and the test suite
+test: $(READY) $(ORACLE) $(SUITES)  ## lint, types and the test suite
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
-test-all: $(READY) $(ORACLE)  ## everything, the slow tests too
+test-all: $(READY) $(ORACLE) $(SUITES)  ## everything, the slow tests too
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -49,10 +54,13 @@ format: $(READY)  ## rewrite in the house style
 COMPILE := uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml
 
-lock:  ## resolve pyproject.toml again into requirements.lock and requirements-oracle.lock (needs uv)
+# What a lock adds to requirements.lock, with the versions that are there.
+ADDED = -c requirements.lock $$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.lock)
+
+lock:  ## resolve pyproject.toml again into the three requirements*.lock (needs uv)
 	$(COMPILE) --extra dev -o requirements.lock
-	$(COMPILE) --extra oracle -c requirements.lock -o requirements-oracle.lock \
-	  $$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.lock)
+	$(COMPILE) --extra oracle -o requirements-oracle.lock $(ADDED)
+	$(COMPILE) --extra envs -o requirements-envs.lock $(ADDED)
 
 clean:  ## remove .venv and results
 	rm -rf $(VENV) results build dist
