@@ -57,11 +57,14 @@ def interquartile_mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray
     return np.asarray(kept.mean(axis=-1))
 
 
-def over_seeds(values: Float[np.ndarray, "T N"], level: float = 0.95) -> Float[np.ndarray, "3 T"]:
+def over_seeds(
+    values: Float[np.ndarray, "T N"], level: float = 0.95, trimmed: bool = True
+) -> Float[np.ndarray, "3 T"]:
     """Interquartile mean over seeds of each row, and the ends of its percentile bootstrap; NaN are left out.
 
-    The resamples are the same for all rows and each time, so that bands are smooth and pictures can be made again.
-    With few seeds the interval is rather too narrow; with fewer than three it is their range.
+    Not `trimmed`, it is the mean of all. Unlike a t interval, that of numbers between 0 and 1 stays between them. The
+    resamples are the same for all rows and each time, so that bands are smooth and pictures can be made again. With few
+    seeds the interval is rather too narrow; with fewer than three it is their range.
     """
     result = np.full((3, len(values)), np.nan)
     ordered = np.sort(values, axis=1)  # NaN last
@@ -69,11 +72,12 @@ def over_seeds(values: Float[np.ndarray, "T N"], level: float = 0.95) -> Float[n
     for seeds in np.unique(counts[counts > 0]):
         rows = np.flatnonzero(counts == seeds)
         known = ordered[rows, :seeds]
-        result[0, rows] = interquartile_mean(known)
+        middle = _middle(int(seeds)) if trimmed else slice(None)
+        result[0, rows] = known[:, middle].mean(axis=-1)
         if seeds < FEW_SEEDS:
             result[1:, rows] = known[:, 0], known[:, -1]
         else:
-            chosen = _resamples(int(seeds), np.random.default_rng(0))[:, _middle(int(seeds))]
+            chosen = _resamples(int(seeds), np.random.default_rng(0))[:, middle]
             resampled = known[:, chosen].mean(axis=-1)
             result[1:, rows] = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=1)
     return result

@@ -6,46 +6,22 @@ Shapes: T lines of a run, N seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from derex.experiments.exploration.definition import BASELINE, Case
 from derex.experiments.exploration.kept import Run
+from derex.report.scores import Interval, Lines, final_score, over_seeds
 from derex.report.visits import short_steps
 
-LAST = 0.05  # part of the steps that is the end of a run
 SOLVED, SOLVED_LINES = 0.9, 3
-RESAMPLES = 2000
-FEW_SEEDS = 3  # with fewer, an interval is from the least to the greatest
-
-Lines = Sequence[dict[str, Any]]
 
 
-class Interval(NamedTuple):
-    """A mean over seeds."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def over_seeds(values: Float[np.ndarray, " N"], level: float = 0.95) -> Interval:
-    """The mean and its percentile bootstrap over seeds; their range where they are too few; NaN are left out.
-
-    Success is between 0 and 1, often at either end: unlike a t interval, this one stays between them. With few seeds
-    it is rather too narrow. The resamples are the same each time.
-    """
-    values = values[np.isfinite(values)]
-    if len(values) == 0:
-        return Interval(math.nan, math.nan, math.nan)
-    if len(values) < FEW_SEEDS:
-        return Interval(float(values.mean()), float(values.min()), float(values.max()))
-    chosen = np.random.default_rng(0).integers(0, len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[chosen].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
+def mean_over_seeds(values: Float[np.ndarray, " N"]) -> Interval:
+    """Of success, which is often 0 or 1: an interquartile mean would hide the seeds that fail."""
+    return Interval(*over_seeds(values[None], trimmed=False)[:, 0].tolist())
 
 
 def column(lines: Lines, name: str) -> Float[np.ndarray, "T N"]:
@@ -70,9 +46,10 @@ def steps_of(lines: Lines) -> np.ndarray:
     return np.array(sorted({line["step"] for line in lines}), np.int64)
 
 
-def final(steps: np.ndarray, values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, " N"]:
-    """The mean of each seed over the last part of the steps; NaN where it has none there."""
-    return _mean(values[steps > (1 - LAST) * steps[-1]])
+def final(lines: Lines, name: str) -> Float[np.ndarray, " N"]:
+    """The final score of each seed; NaN where it has none."""
+    scores = final_score(lines, name)
+    return np.array([scores[seed] for seed in seeds_of(lines)])
 
 
 def steps_until_solved(steps: np.ndarray, means: Float[np.ndarray, " T"]) -> int | None:
@@ -87,23 +64,22 @@ def summarise(case: Case, run: Run) -> dict[str, Any]:
     lines, steps = run.lines, steps_of(run.lines)
     measure = "success" if np.isfinite(column(lines, "success")).any() else "return"
     values = column(lines, measure)
-    curve = [over_seeds(row) for row in values]
-    means = np.array([point.mean for point in curve])
-    ends, seeds = final(steps, values), seeds_of(lines)
+    means, low, high = over_seeds(values, trimmed=False)
+    ends, seeds = final(lines, measure), seeds_of(lines)
     worst = int(np.nanargmin(ends)) if np.isfinite(ends).any() else None
     numbers = {
-        "sigma_mean": final(steps, column(lines, "sigma_mean")),
-        "off_diagonal": final(steps, column(lines, "off_diagonal")),
+        "sigma_mean": final(lines, "sigma_mean"),
+        "off_diagonal": final(lines, "off_diagonal"),
         "bonus_rank_correlation": _mean(column(lines, "bonus_rank_correlation")),
     }
     summary = {
         "env": case.env, "method": case.method, "form": case.form, "label": case.label, "run": f"runs/{case.name}",
-        "seeds": len(seeds), "measure": measure, "final": over_seeds(ends)._asdict(), "final_of_seeds": ends,
+        "seeds": len(seeds), "measure": measure, "final": mean_over_seeds(ends)._asdict(), "final_of_seeds": ends,
         "worst_seed": None if worst is None else {"seed": seeds[worst], "final": ends[worst]},
         "steps_until_solved": steps_until_solved(steps, means) if measure == "success" else None,
         **{name: _mean(of_seeds) for name, of_seeds in numbers.items()},
         "steps_per_second": np.nanmedian(column(lines, "steps_per_second")), "device": run.device,
-        "curve": {"steps": steps, "mean": means, "low": [p.low for p in curve], "high": [p.high for p in curve]},
+        "curve": {"steps": steps, "mean": means, "low": low, "high": high},
     }  # fmt: skip
     return _plain(summary)
 
@@ -129,8 +105,8 @@ COLUMNS = ("environment", "method", "final", "worst seed", "steps to 0.9", "σ m
 def table_row(entry: dict[str, Any]) -> tuple[str, ...]:
     """The numbers of one run, as they are printed."""
     end, worst, solved = entry["final"], entry["worst_seed"], entry["steps_until_solved"]
-    text = number(end["mean"], 2)
-    if end["mean"] is not None:
+    text = number(end["value"], 2)
+    if end["value"] is not None:
         text += f" [{end['low']:.2f}, {end['high']:.2f}]"
     return (
         entry["env"] if entry["measure"] == "success" else f"{entry['env']} (return)",

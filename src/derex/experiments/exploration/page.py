@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from derex.experiments.exploration.analysis import COLUMNS, FEW_SEEDS, table_row
+from derex.experiments.exploration.analysis import COLUMNS, table_row
 from derex.experiments.exploration.definition import FORMS, ExplorationStudy
 from derex.report import Curve, Section, Table, image_section, table_section, text_section, write_page
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
+from derex.report.scores import interval_words
 from derex.report.visits import short_steps
 from derex.training.folder import VISITS_PICTURE
 
@@ -27,7 +28,7 @@ agent as it explores, not of a greedy one.
 """
 
 WHAT_NUMBERS_ARE = """
-*Final*: the mean over the last 5 % of steps, over seeds, {interval}. *Steps to 0.9*: where the mean over seeds first
+*Final*: the mean over the last 2 % of steps, over seeds, {interval}. *Steps to 0.9*: where the mean over seeds first
 stays at 0.9 or more for three lines of the log. *σ mean* and *off-diagonal*: of the running Σ̃, at the end. *Bonus ~
 1/visits*: Spearman's correlation over states, mean over the run. *Steps/s*: all seeds together, without compilation.
 """
@@ -85,13 +86,6 @@ which was chosen because **vmpo** finds nothing there in so few steps. That is l
 succeeds in one episode of 1100: without reward the policy narrows. It shows that everything runs and what it writes; so
 few seeds say little about which method is better.
 """
-
-
-def interval_words(seeds: int) -> str:
-    """What an interval over so many seeds is."""
-    if seeds == 1:
-        return "missing, since there is one seed"
-    return "the range of the seeds" if seeds < FEW_SEEDS else "the 95 % bootstrap interval of the mean"
 
 
 def _maps(study: ExplorationStudy, summaries: list[dict[str, Any]]) -> list[Section]:
