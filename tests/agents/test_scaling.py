@@ -71,3 +71,12 @@ def test_a_constant_is_not_divided_by_zero():
 def test_zero_stays_zero_and_signs_stay():
     scale = update_scale(initial_scale(), jnp.array([10.0, 12.0]))
     np.testing.assert_allclose(scaled(jnp.array([0.0, 2.0, -2.0]), scale), [0.0, 2.0, -2.0], rtol=1e-5)
+
+
+def test_a_floor_keeps_small_costs_small_and_large_rewards_at_unit_scale():
+    costs = jnp.where(jnp.arange(1000) % 2, -0.0005, 0.0)
+    alone = update_scale(initial_scale(), costs)
+    np.testing.assert_allclose(scaled(costs, alone, smallest=1.0), costs)
+    assert float(scaled(costs, alone).min()) == pytest.approx(-0.0005 / np.hypot(0.00025, 1e-4), rel=1e-3)
+    large = update_scale(initial_scale(), 100.0 * jnp.arange(10.0))
+    np.testing.assert_array_equal(scaled(costs, large, smallest=1.0), scaled(costs, large))

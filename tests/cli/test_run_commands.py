@@ -1,14 +1,17 @@
 """`derex plot` and `derex envs`: from the command line to tables and files."""
 
 import json
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from derex import cli, doctor
-from derex.cli.envs import SUITES, action_text
-from derex.envs import make, names
+from derex import cli
+from derex.cli.envs import action_text, suites_found
+from derex.envs import make, names, registry
+from derex.envs.registry import SUITES
 from derex.types import MultiDiscrete
 
 
@@ -106,7 +109,8 @@ def test_envs_lists_all_that_can_be_made(capsys: pytest.CaptureFixture[str]) -> 
     assert by_name["four-rooms-pixels"]["observation"] == "uint8 (30, 30, 3)"
     assert by_name["catch"]["actions"] == "one of 3"
     assert by_name["point-mass"]["actions"] == "2 numbers in [-1, 1]"
-    assert [suite["extra"] for suite in found["suites"]] == list(SUITES)
+    assert [suite["name"] for suite in found["suites"]] == list(SUITES)
+    assert all(suite["example"].startswith(f"{suite['name']}:") for suite in found["suites"])
     assert action_text(MultiDiscrete((2, 3))) == "one of 2 × 3"
 
 
@@ -114,8 +118,39 @@ def test_envs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("envs") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in names())
-    assert "pip install 'derex[gymnax]'" in text
+    assert all(f"{suite}:" in text for suite in SUITES)
+
+
+def test_a_suite_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "is_installed", lambda suite: False)
+    found = {suite.name: suite for suite in suites_found()}
+    assert not any(suite.installed for suite in found.values())
+    assert found["gymnax"].install == "pip install 'derex[gymnax]'"
+    assert found["babyai"].install == "pip install 'derex[minigrid]'"
+    assert found["dmlab"].install == "no package; see docs/environments.md"
+
+
+def test_envs_lists_the_names_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("envs", "gymnax", "--json") == 0
+    listed: list[str] = json.loads(capsys.readouterr().out)
+    assert "gymnax:DeepSea-bsuite" in listed
+    assert exit_code("envs", "gymnax") == 0
+    assert capsys.readouterr().out.splitlines() == listed
+
+
+def test_envs_of_an_unknown_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("envs", "gimnax") != 0
+    assert "no suite 'gimnax'. Did you mean 'gymnax'?" in capsys.readouterr().err
+
+
+def test_envs_of_a_missing_suite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "craftax", None)
+    monkeypatch.setattr(registry, "is_installed", lambda suite: False)
+    assert exit_code("envs", "craftax") != 0
+    assert "craftax is not installed. pip install 'derex[craftax]'" in capsys.readouterr().err
 
 
 def test_the_suites_are_extras() -> None:
-    assert set(SUITES) <= {extra.name for extra in doctor.find_extras()}
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = {suite.extra for suite in SUITES.values() if suite.extra}
+    assert extras <= set(project["optional-dependencies"])

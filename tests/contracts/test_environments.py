@@ -1,4 +1,4 @@
-"""What every registered environment promises, alone and as streams: one suite for all."""
+"""What every registered environment promises, alone and as streams: one suite for all, those of JAX suites too."""
 
 import re
 from types import SimpleNamespace
@@ -10,7 +10,8 @@ import pytest
 
 from derex.envs import Environment, make, make_streams, names
 from derex.envs.interface import DrawnEnvironment, NumberedEnvironment
-from derex.types import Box, Discrete
+from derex.envs.registry import is_installed
+from derex.types import Box, Discrete, Symbols
 
 EXAMPLES = (
     "rooms-chain-1",
@@ -26,6 +27,23 @@ EXAMPLES = (
     "recall-2",
     "pendulum",
     "point-mass",
+)
+OF_SUITES = (
+    "gymnax:DeepSea-bsuite",
+    "gymnax:Pendulum-v1",
+    "xminigrid:MiniGrid-Empty-5x5",
+)
+SLOWLY_COMPILED = (
+    "gymnax:FourRooms-misc",
+    "xminigrid:MiniGrid-DoorKey-5x5",
+    "xminigrid:MiniGrid-MemoryS8",
+    "navix:Navix-KeyCorridorS3R1-v0",
+    "navix:Navix-GoToDoor-5x5-v0",
+    "navix:Navix-Empty-5x5-v0+rgb",
+    "craftax:Craftax-Classic-Symbolic-v1",
+)
+SHORTENED = (
+    60  # steps after which episodes of a suite are cut here; their own limits are tested with each suite
 )
 SEEN_WHOLE = (
     "rooms-chain-1",
@@ -71,9 +89,18 @@ def unroll(streams, key, steps):
     return *whole, begin, end
 
 
-@pytest.fixture(params=EXAMPLES, scope="module")
+@pytest.fixture(
+    params=[*EXAMPLES, *OF_SUITES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOWLY_COMPILED)],
+    scope="module",
+)
 def env(request):
-    return make(request.param)
+    suite = request.param.partition(":")[0]
+    if suite in ("navix", "craftax") and not is_installed(suite):
+        pytest.skip(f"{suite} is not installed")
+    env = make(request.param)
+    if ":" in request.param:
+        env.spec = env.spec._replace(horizon=min(env.spec.horizon, SHORTENED))
+    return env
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +127,8 @@ def episodes(record):
 
 
 def types(tree):
-    return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(tree)]
+    leaves = jax.tree.leaves(tree)
+    return [(leaf.shape, np.dtype(leaf.dtype), getattr(leaf, "weak_type", False)) for leaf in leaves]
 
 
 def test_it_is_an_environment(env):
@@ -118,7 +146,8 @@ def test_it_is_an_environment(env):
 def test_the_name_makes_it_again(env):
     again = make(env.spec.name)
     assert type(again) is type(env)
-    assert again.spec._replace(positions=None) == env.spec._replace(positions=None)
+    same = {"positions": None, "horizon": env.spec.horizon}
+    assert again.spec._replace(**same) == env.spec._replace(**same)
 
 
 def test_types_of_one_episode(env):
@@ -176,6 +205,9 @@ def test_observations_are_within_the_specification(record):
         assert leaf.shape == (*expected, *spec.shape)
         assert leaf.dtype == spec.dtype
         assert np.all(np.isfinite(leaf))
+        if isinstance(spec, Symbols):
+            assert np.all(leaf < np.asarray(spec.sizes))
+            assert len(np.unique(leaf.reshape(-1, *spec.shape), axis=0)) > 1
 
 
 def test_first_steps_follow_last_ones_and_nothing_else(record):
@@ -236,7 +268,7 @@ def test_statistics_are_those_counted_by_hand(record):
         if begin == 0 and record.begin.streams.steps[seed, stream] > 0:
             continue
         total = record.seen.reward[seed, begin + 1 : end + 1, stream].sum(dtype=np.float64)
-        expected[:, seed, stream] += [1, total, end - begin, total >= threshold]
+        expected[:, seed, stream] += [1, total, end - begin, threshold is not None and total >= threshold]
     assert expected[0].sum() > 0
     sums = record.end.sums
     np.testing.assert_array_equal(sums.episodes, expected[0])
@@ -276,9 +308,10 @@ def test_boxes_are_clipped(env):
         pytest.skip("actions are numbers")
     key = jax.random.key(0)
     state, _ = env.reset(key)
-    far, edge = (env.step(state, jnp.full(env.spec.action.size, size), key) for size in (7.0, 1.0))
+    high = env.spec.action.high
+    far, edge = (env.step(state, jnp.full(env.spec.action.size, size), key) for size in (7 * high, high))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), far, edge))
-    inside = env.step(state, jnp.full(env.spec.action.size, 0.5), key)
+    inside = env.step(state, jnp.full(env.spec.action.size, 0.5 * high), key)
     assert float(inside[2]) != float(edge[2])
 
 
@@ -286,11 +319,12 @@ def test_pictures_are_of_one_size_and_show_what_happens(env):
     if not isinstance(env, DrawnEnvironment):
         pytest.skip("does not draw itself")
     key, pictures = jax.random.key(0), []
-    state, _ = env.reset(key)
+    state, _ = jax.jit(env.reset)(key)
+    step = jax.jit(env.step)
     for number in range(min(env.spec.horizon, 6)):
         pictures.append(env.render(state))
         action_key, step_key, key = jax.random.split(jax.random.fold_in(key, number), 3)
-        state = env.step(state, random_actions(action_key, env.spec, 1)[0], step_key)[0]
+        state = step(state, random_actions(action_key, env.spec, 1)[0], step_key)[0]
     assert all(isinstance(picture, np.ndarray) and picture.dtype == np.uint8 for picture in pictures)
     assert len({picture.shape for picture in pictures}) == 1
     height, width, channels = pictures[0].shape

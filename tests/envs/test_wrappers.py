@@ -164,6 +164,53 @@ def test_success_may_be_undefined():
     assert streams.summary(states[-1]).successes.tolist() == [0, 0]
 
 
+class Dear(Clock):
+    """A clock of which one stream in four can begin anew each step."""
+
+    reset_ratio = 4
+
+
+def test_dear_resets_are_made_for_a_few_and_handed_to_those_that_end():
+    """Two of eight may begin at a time, with worlds of their own; the others go on as they would have."""
+    streams = make_streams(Dear(), 8)
+    assert streams.streams.openings == 2
+    actions = np.zeros((5, 8))
+    actions[1, [2, 5]] = 1  # these end with the second step and begin with the third
+    _, steps = run(streams, actions, stagger=False)
+    assert steps.first[3].tolist() == [False, False, True, False, False, True, False, False]
+    assert steps.observation[3, :, 0].tolist() == [3, 3, 0, 3, 3, 0, 3, 3]
+    assert steps.observation[4, :, 0].tolist() == [4, 4, 1, 4, 4, 1, 4, 4]
+    assert len(np.unique(steps.observation[3:, :, 1])) == 3 * 8  # no draw comes twice
+
+
+def test_more_ends_than_dear_resets_begin_alike_and_go_on_apart():
+    _, steps = run(make_streams(Dear(), 8), np.zeros((7, 8)), stagger=False)
+    assert steps.first[6].all()
+    draws = steps.observation[6, :, 1]
+    assert len(np.unique(draws)) == 2
+    np.testing.assert_array_equal(draws, np.tile(draws[:2], 4))
+    assert len(np.unique(steps.observation[7, :, 1])) == 8
+
+
+def test_dear_resets_keep_the_statistics_right():
+    """The same actions give the same returns, lengths and successes as with a reset for each."""
+    actions = (np.random.default_rng(0).random((60, 9)) < 0.3).astype(int)
+    sums = [
+        streams.summary(run(streams, actions, stagger=False)[0][-1])
+        for streams in (make_streams(Clock(), 9), make_streams(Dear(), 9))
+    ]
+    assert int(sums[0].episodes.sum()) > 50
+    assert jax.tree.all(jax.tree.map(np.array_equal, *sums))
+
+
+def test_a_ratio_below_one_is_refused():
+    class Wrong(Clock):
+        reset_ratio = 0
+
+    with pytest.raises(ValueError, match="reset_ratio: expected 1 or more, got 0 of 'clock'"):
+        make_streams(Wrong(), 8)
+
+
 def test_what_the_streams_say_of_themselves():
     env = Clock()
     assert isinstance(env, Environment)

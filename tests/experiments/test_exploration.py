@@ -122,7 +122,7 @@ def test_all_methods_have_the_same_agent_and_their_own_representation():
         assert len({repr(config.representation) for config in configs}) == len(configs)
         assert configs[0].agent.core == ("lstm" if is_hidden(env) else "feed-forward")
         shared = {(config.seeds, config.steps, config.streams, config.agent.width) for config in configs}
-        assert shared == {(5, 10_000_000, 1024, 128)}
+        assert shared == {(5, 3_000_000, 1024, 64)}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -9,6 +9,7 @@ import pytest
 from derex import cli
 from derex.agents import AgentConfig
 from derex.cli.train import _config
+from derex.representations.states import StatesForm
 from derex.training import load_config, read_metrics
 from derex.training.presets import exploration_agent, exploration_form
 
@@ -158,6 +159,7 @@ def test_a_preset_gives_defaults_that_options_override() -> None:
     config = _config([*asked, "--agent.unroll", "16", "--representation.lambda-b", "0.5"])
     expected = exploration_form("rooms-chain-8", "derex", "states")
     assert config.agent == replace(exploration_agent("rooms-chain-8"), unroll=16)
+    assert isinstance(expected, StatesForm)
     assert config.representation == replace(expected, lambda_b=0.5)
     assert config.resolved().agent == config.agent
     assert _config(["--env", "rooms-chain-8", "--out", "a"]).agent == AgentConfig()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+ENCODERS = ("plain", "appendix", "appendix-conv")
+PRECISIONS = ("float32", "bfloat16")
+
 
 @dataclass(frozen=True)
 class AgentConfig:
@@ -14,6 +17,12 @@ class AgentConfig:
     """lstm, or feed-forward for an agent without memory"""
     width: int = 128
     """units of every layer"""
+    encoder: str = "plain"
+    """plain, or that of appendix B: appendix (pictures by a residual network), appendix-conv (by a smaller one)"""
+    previous_reward: bool = False
+    """show the agent the reward of the step before, as a part of what it sees"""
+    compute: str = "float32"
+    """precision of the products of encoder and core: float32, or bfloat16; parameters, heads and losses stay float32"""
     unroll: int = 32
     """T: transitions between updates"""
     epochs: int = 4
@@ -45,6 +54,9 @@ class AgentConfig:
     """divide advantages by their standard deviation in the unroll, each stream of reward by its own, and centre them"""
     scale_decay: float = 0.99
     """of the running deviations that rewards and bonuses are divided by"""
+    reward_floor: float = 0.0
+    """rewards are divided by their running deviation or by this, if it is larger: small costs stay small until there is
+    a reward to weigh them against"""
     reward_clip: float = 10.0
     """largest reward after that division"""
     bonus_gamma: float = 0.99
@@ -63,8 +75,10 @@ class AgentConfig:
             self._check(name, 0.0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in shares:
             self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
-        for name in ("multiplier", "value_weight"):
+        for name in ("multiplier", "value_weight", "reward_floor"):
             self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
+        for name, known in (("encoder", ENCODERS), ("compute", PRECISIONS)):
+            self._check(name, getattr(self, name) in known, f"one of {', '.join(known)}")
 
     def _check(self, name: str, good: bool, expected: str) -> None:
         if not good:

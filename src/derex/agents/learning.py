@@ -91,7 +91,7 @@ def reward_streams(
     reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
     bonus_scale = update_scale(learner.bonus_scale, bonus[:, 1:], counted, config.scale_decay)
     learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
-    R = scaled(rollout.reward, reward_scale, config.reward_clip)
+    R = scaled(rollout.reward, reward_scale, config.reward_clip, config.reward_floor)
     extra = scaled(bonus[:, 1:], bonus_scale, None)
     extra = extra - jnp.mean(extra, where=counted) if use.centred else extra
     extra = jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)

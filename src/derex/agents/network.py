@@ -10,19 +10,23 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex.agents.config import AgentConfig
+from derex.agents.distributions import Policy
+from derex.networks.appendix import agent_embedding
 from derex.networks.cores import make_core
-from derex.networks.encoders import InputSpec
-from derex.networks.histories import Embedded, Embedding, fresh_embedding
-from derex.networks.observations import kind_of
+from derex.networks.histories import Embedded, Embedding
+from derex.networks.parts import Part, parts_of
+from derex.networks.precision import lowered
 from derex.representations.base import View
 from derex.types import Trajectories
 
 POLICY_SCALE = 0.01  # of the last layer at the start: all actions are nearly equally likely
 VALUE_SCALE = 0.1
+
+__all__ = ["AgentNetwork", "Readout", "Seen", "make_network", "parts_of"]
 
 
 class Readout(eqx.Module):
@@ -61,41 +65,56 @@ class AgentNetwork(eqx.Module):
     core: Any
     policy: Readout
     value: Readout
+    compute: str = eqx.field(static=True)
+    """precision of the products of F₁ and F₂; what is kept and what comes out is in single precision"""
 
     def __init__(
         self,
-        observation: tuple[InputSpec, ...],
+        observation: tuple[Part, ...],
         action: int,
         outputs: int,
         values: int = 1,
         core: str = "lstm",
         width: int = 128,
+        encoder: str = "plain",
+        compute: str = "float32",
         *,
         key: PRNGKeyArray,
     ):
         """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
-        self.embedding = fresh_embedding(observation, action, width, key=embedding_key)
+        self.compute = compute
+        self.embedding = agent_embedding(encoder, observation, action, width, key=embedding_key)
         self.core = make_core(core, width, width, key=core_key)
         self.policy = Readout(width, outputs, POLICY_SCALE, key=policy_key)
         self.value = Readout(width, values, VALUE_SCALE, key=value_key)
 
     def __call__(self, trajectories: Trajectories, memory: Any) -> Seen:
         """Everything at every step, beginning with `memory` of what came before."""
-        observed = self.embedding.observed(trajectories.observation, trajectories.shape)
-        acted = self.embedding.acted(trajectories.previous_action)
-        history = self.embedding.joined(observed, acted)
-        embedded = Embedded(history, self.embedding.joined(observed, 0.0))
+        embedding, core = lowered((self.embedding, self.core), self.compute)
+        observed = embedding.observed(trajectories.observation, trajectories.shape)
+        acted = embedding.acted(trajectories.previous_action)
+        history = embedding.joined(observed, acted)
+        embedded = Embedded(history, embedding.joined(observed, 0.0))
         keep = 1.0 - trajectories.first.astype(history.dtype)
-        beliefs, memory = self.core(jnp.moveaxis(history, 1, 0), keep.T, memory)
+        beliefs, memory = core(jnp.moveaxis(history, 1, 0), keep.T, memory)
         beliefs = jnp.moveaxis(beliefs, 0, 1)
         view = View(trajectories, embedded, beliefs)
         return Seen(view, self.policy(beliefs), self.value(beliefs), memory)
 
 
-def parts_of(observation: Any) -> tuple[InputSpec, ...]:
-    """The parts of an environment's observation, as encoders want to know them."""
-    leaves = jax.tree.leaves(observation)
-    return tuple(
-        InputSpec(tuple(leaf.shape), kind=kind_of(tuple(leaf.shape), np.dtype(leaf.dtype))) for leaf in leaves
+def make_network(
+    config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
+) -> AgentNetwork:
+    """The network that the options ask for."""
+    return AgentNetwork(
+        observation,
+        policy.width,
+        policy.size,
+        values=2 if config.two_values else 1,
+        core=config.core,
+        width=config.width,
+        encoder=config.encoder,
+        compute=config.compute,
+        key=key,
     )

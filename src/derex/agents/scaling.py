@@ -54,7 +54,9 @@ def deviation(scale: Scale) -> Float[Array, ""]:
     return jnp.where(scale.weight > 0, jnp.sqrt(variance + EPSILON), 1.0)
 
 
-def scaled(values: Float[Array, "*B"], scale: Scale, clip: float | None = CLIP) -> Float[Array, "*B"]:
-    """r/σ, clipped to ±clip (None: not clipped). Before any update σ = 1."""
-    divided = values / deviation(scale)
+def scaled(
+    values: Float[Array, "*B"], scale: Scale, clip: float | None = CLIP, smallest: float = 0.0
+) -> Float[Array, "*B"]:
+    """r/max(σ, smallest), clipped to ±clip (None: not clipped). Before any update σ = 1."""
+    divided = values / jnp.maximum(deviation(scale), smallest)
     return divided if clip is None else jnp.clip(divided, -clip, clip)

@@ -101,7 +101,9 @@ def _unknown_command(word: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """The error's message on one line; the operating system's errors with the path in front."""
+    """The error's message on one line; the operating system's errors with the path in front, tracebacks as they are."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ChildProcessError):  # brings the traceback of another process
+        return str(error)
     return " ".join(str(error).split()) or type(error).__name__

@@ -6,13 +6,17 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from derex.cli.parsing import parse
+import tyro
+
+from derex.cli.parsing import UsageError, parse
 from derex.cli.tables import print_table
 
-SUITES = ("gymnax", "xminigrid", "navix", "craftax", "gymnasium", "minigrid", "vizdoom", "atari", "hard8")
-"""the extras of derex that install environments"""
-
-EXAMPLES = ("derex envs", "derex envs --json", "derex train --env deep-sea-20 --out runs/sea")
+EXAMPLES = (
+    "derex envs",
+    "derex envs gymnax",
+    "derex envs --json",
+    "derex train --env deep-sea-20 --out runs/sea",
+)
 COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut after", "success", "states")
 
 
@@ -20,6 +24,8 @@ COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut a
 class Envs:
     """Environments that are there, and suites that can be installed."""
 
+    suite: tyro.conf.Positional[str] = ""
+    """list the names that this one offers"""
     json: bool = False
     """print JSON, for machines"""
 
@@ -40,23 +46,66 @@ class Listed:
     """0: states are not numbered"""
 
 
+@dataclass(frozen=True)
+class ListedSuite:
+    """A suite as it is listed."""
+
+    name: str
+    summary: str
+    example: str
+    runs: str
+    """where its environments are stepped: on the accelerator, or in processes of their own"""
+    installed: bool
+    install: str
+    """the command that brings it"""
+
+
 def run(arguments: list[str]) -> int:
-    """`derex envs [--json]`."""
+    """`derex envs [SUITE] [--json]`."""
     options = parse(Envs, arguments, "derex envs", EXAMPLES)
+    if options.suite:
+        return _show_names(options.suite, options.json)
     environments, suites = listed(), suites_found()
     if options.json:
-        print(
-            json.dumps({"environments": [asdict(each) for each in environments], "suites": suites}, indent=1)
-        )
+        content = {
+            "environments": [asdict(each) for each in environments],
+            "suites": [asdict(each) for each in suites],
+        }
+        print(json.dumps(content, indent=1))
         return 0
     print_table(list(COLUMNS), [_row(each) for each in environments])
     print("\nN and L stand for a number. All are JAX and run on the accelerator.\n")
-    rows = [[suite["extra"], "installed" if suite["installed"] else suite["install"]] for suite in suites]
-    print_table(["suite", ""], rows)
-    print(
-        "\nderex has no adapters of its own for suites yet; how to write one: docs/agents.md, Environments."
-    )
+    rows = [
+        [each.name, each.summary, each.example, each.runs, "installed" if each.installed else each.install]
+        for each in suites
+    ]
+    print_table(["suite", "what it is", "for example", "runs", ""], rows)
+    print("\n`derex envs SUITE` lists the names of one. Your own: docs/environments.md.")
     return 0
+
+
+def _show_names(suite: str, as_json: bool) -> int:
+    names = offered(suite)
+    if as_json:
+        print(json.dumps(names, indent=1))
+    elif names:
+        print("\n".join(names))
+    else:
+        print(f"{suite} has no list of names.")
+    return 0
+
+
+def offered(suite: str) -> list[str]:
+    """Names of a suite's environments; refuses one that is unknown or not installed."""
+    from derex.envs.registry import suite_names
+
+    missing = {each.name: each.install for each in suites_found() if not each.installed}
+    try:
+        return suite_names(suite)
+    except ImportError as error:
+        if suite not in missing:
+            raise
+        raise UsageError(f"suite: {suite} is not installed. {missing[suite]}") from error
 
 
 def listed() -> list[Listed]:
@@ -72,16 +121,18 @@ def listed() -> list[Listed]:
     return entries
 
 
-def suites_found() -> list[dict[str, Any]]:
-    """Each extra that brings environments, and whether it is there."""
-    from derex.doctor import find_extras
+def suites_found() -> list[ListedSuite]:
+    """Each suite, and whether it is there."""
+    from derex.envs.registry import SUITES, is_installed
 
-    extras = {extra.name: extra for extra in find_extras()}
-    return [
-        {"extra": name, "installed": not extras[name].missing, "install": extras[name].install}
-        for name in SUITES
-        if name in extras
-    ]
+    found = []
+    for name, suite in SUITES.items():
+        runs = "in processes" if suite.host else "on the accelerator"
+        install = (
+            f"pip install 'derex[{suite.extra}]'" if suite.extra else "no package; see docs/environments.md"
+        )
+        found.append(ListedSuite(name, suite.summary, suite.example, runs, is_installed(name), install))
+    return found
 
 
 def observation_text(observation: Any) -> str:

@@ -51,6 +51,12 @@ class Resume:
     """tensorboard, wandb; none: as before"""
     max_skipped: int | None = None
     """updates in a row that may be skipped; none: as before"""
+    workers: int | None = None
+    """processes that step host environments; none: as before"""
+    worker_timeout: float | None = None
+    """seconds without an answer after which a worker is started again; none: as before"""
+    worker_restarts: int | None = None
+    """how often a worker may be started again in a row; none: as before"""
     method: str | None = None
     """where the run's method is your own, package.module:Class; code is imported only when you name it"""
 
@@ -108,6 +114,7 @@ def _resumed(options: Resume) -> TrainConfig:
     from derex.training.folder import load_config
 
     names = ("steps", "log_every", "loggers", "save_every", "keep", "max_skipped")
+    names += ("workers", "worker_timeout", "worker_restarts")
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(load_config(options.resume, options.method), out=options.resume, **changes)

@@ -20,7 +20,7 @@ class Environment(Protocol):
 
     A state is an array or a NamedTuple of arrays, and `step` returns one of exactly the types that `reset` returns.
     Both functions are called at each step of a stream (which of the two counts is selected afterwards), so a reset
-    must be about as cheap as a step.
+    must be about as cheap as a step. One that is dearer says so: `reset_ratio = 16` makes one for 16 streams.
     """
 
     spec: EnvironmentSpec

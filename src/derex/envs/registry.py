@@ -5,6 +5,7 @@ A suite is a module of `derex.envs.suites` that is imported when it is first ask
 
 import difflib
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -73,9 +74,68 @@ class Suite(NamedTuple):
     example: str
     host: bool
     """whether its environments are stepped in processes of their own, since they are no JAX"""
+    package: str = ""
+    """what has to be importable; empty: a package called as the suite is"""
 
 
-SUITES: dict[str, Suite] = {}
+_PLACE = "derex.envs.suites"
+
+SUITES: dict[str, Suite] = {
+    "jax": Suite(f"{_PLACE}.own", "", "one of your own, in JAX", "jax:package.module:Class", False),
+    "gymnax": Suite(
+        f"{_PLACE}.gymnax", "gymnax", "bsuite, MinAtar, classic control", "gymnax:DeepSea-bsuite", False
+    ),
+    "xminigrid": Suite(
+        f"{_PLACE}.xminigrid", "xminigrid", "grid worlds, fast", "xminigrid:MiniGrid-DoorKey-8x8", False
+    ),
+    "navix": Suite(
+        f"{_PLACE}.navix", "navix", "MiniGrid's tasks in JAX", "navix:Navix-KeyCorridorS6R3-v0", False
+    ),
+    "craftax": Suite(
+        f"{_PLACE}.craftax",
+        "craftax",
+        "survive, build, explore",
+        "craftax:Craftax-Classic-Symbolic-v1",
+        False,
+    ),
+    "gymnasium": Suite(
+        f"{_PLACE}.gymnasium", "gymnasium", "whatever is registered there", "gymnasium:CartPole-v1", True
+    ),
+    "minigrid": Suite(
+        f"{_PLACE}.minigrid",
+        "minigrid",
+        "grid worlds with a mission",
+        "minigrid:MiniGrid-DoorKey-8x8-v0",
+        True,
+    ),
+    "babyai": Suite(
+        f"{_PLACE}.minigrid",
+        "minigrid",
+        "instructions in plain words",
+        "babyai:BabyAI-GoToObj-v0",
+        True,
+        "minigrid",
+    ),
+    "envpool": Suite(
+        f"{_PLACE}.envpool", "envpool", "many suites, stepped by threads", "envpool:BabyAI-GoToObj-v0", True
+    ),
+    "vizdoom": Suite(f"{_PLACE}.vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
+    "atari": Suite(f"{_PLACE}.atari", "atari", "Atari 2600", "atari:ALE/MontezumaRevenge-v5", True, "ale_py"),
+    "dm_env": Suite(
+        f"{_PLACE}.dm_env", "dm_env", "any function that returns one", "dm_env:package.module:function", True
+    ),
+    "dmlab": Suite(
+        f"{_PLACE}.dmlab",
+        "",
+        "DeepMind Lab, built from source",
+        "dmlab:rooms_watermaze",
+        True,
+        "deepmind_lab",
+    ),
+    "hard8": Suite(
+        f"{_PLACE}.hard8", "hard8", "DM-Hard-8, from its container", "hard8:throw_across", True, "dm_env_rpc"
+    ),
+}
 
 
 def names() -> tuple[str, ...]:
@@ -89,6 +149,22 @@ def known() -> tuple[Known, ...]:
         Known(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
         for pattern, entry in _ENTRIES.items()
     )
+
+
+def suite_names(suite: str) -> list[str]:
+    """Names of a suite's environments, with the suite in front; empty where any name may be one."""
+    entry, _ = _suite(f"{suite}:")
+    start = f"{suite}:"
+    found = [start + name for name in importlib.import_module(entry.module).names()]
+    # two suites may share a module, which then lists both; the examples say which names are whose
+    family = entry.example[: len(start)] + re.split(r"[-/]", entry.example[len(start) :])[0]
+    shared = sum(other.module == entry.module for other in SUITES.values()) > 1
+    return [name for name in found if name.startswith(family)] if shared else found
+
+
+def is_installed(suite: str) -> bool:
+    """Whether the package that brings the suite is there; nothing is imported."""
+    return importlib.util.find_spec(SUITES[suite].package or suite) is not None
 
 
 def is_host(name: str) -> bool:

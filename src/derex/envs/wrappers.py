@@ -59,9 +59,18 @@ class AutoReset:
         self, state: StreamState, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[StreamState, TimeStep]:
         """The next step; after a last one it is the first of another episode, whatever the action."""
-        environment, observation, reward, terminated = self.env.step(state.environment, action, key)
         # The key serves twice, but only one of the two results is kept: each draw that counts is its own.
-        opening = self.env.reset(key)
+        return self.step_or_open(state, action, key, self.env.reset(key))
+
+    def step_or_open(
+        self,
+        state: StreamState,
+        action: Shaped[Array, "*action"],
+        key: PRNGKeyArray,
+        opening: tuple[Any, Any],
+    ) -> tuple[StreamState, TimeStep]:
+        """The same, where the state and the observation of the next episode's beginning are there already."""
+        environment, observation, reward, terminated = self.env.step(state.environment, action, key)
         first = state.last
         environment, observation = jax.tree.map(
             partial(jnp.where, first), opening, (environment, observation)
@@ -88,13 +97,22 @@ class AutoReset:
 
 
 class Batched:
-    """n independent streams, stepped together."""
+    """n independent streams, stepped together.
+
+    Where the environment says that a reset is dear (`reset_ratio` r > 1), only ⌈n / r⌉ new episodes are made each step,
+    and handed to the streams that have just ended, in turn (the optimistic resets of Craftax). Should more than that
+    end at one time, some begin alike; what happens in them afterwards is drawn apart.
+    """
 
     def __init__(self, stream: AutoReset, n: int) -> None:
         if n < 1:
             raise ValueError(f"n: expected at least one stream, got {n}.")
+        ratio = getattr(stream.env, "reset_ratio", 1)
+        if ratio < 1:
+            raise ValueError(f"reset_ratio: expected 1 or more, got {ratio} of {stream.spec.name!r}.")
         self.stream = stream
         self.n = n
+        self.openings = -(-n // ratio)
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -119,7 +137,14 @@ class Batched:
         self, state: StreamState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
     ) -> tuple[StreamState, TimeStep]:
         """The next step of each stream."""
-        return jax.vmap(self.stream.step)(state, actions, jax.random.split(key, self.n))
+        if self.openings == self.n:
+            return jax.vmap(self.stream.step)(state, actions, jax.random.split(key, self.n))
+        step_key, reset_key = jax.random.split(key)
+        openings = jax.vmap(self.stream.env.reset)(jax.random.split(reset_key, self.openings))
+        turn = (jnp.cumsum(state.last) - state.last) % self.openings  # of those that begin, 0, 1, 2, …
+        handed = jax.tree.map(lambda leaf: leaf[turn], openings)
+        keys = jax.random.split(step_key, self.n)
+        return jax.vmap(self.stream.step_or_open)(state, actions, keys, handed)
 
     def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
         """The number of each environment's state, where states are numbered."""

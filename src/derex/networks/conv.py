@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, PRNGKeyArray, UInt8
+from jaxtyping import Bool, Float, PRNGKeyArray, UInt8
 
 from derex.networks.fixed import Fixed, blocks
+from derex.networks.precision import matched
 
 KERNEL, STRIDE = 3, 2
+Image = Float[Array, "h w c"] | UInt8[Array, "h w c"] | Bool[Array, "h w c"]
 SMALLEST = 8  # convolutions halve the image until neither side is longer
 
 
@@ -60,8 +62,10 @@ def by_convolution(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) ->
     return out[0]
 
 
-def as_fractions(image: Float[Array, "h w c"] | UInt8[Array, "h w c"]) -> Float[Array, "h w c"]:
-    """Bytes as fractions of 255; other images as they are."""
+def as_fractions(image: Image) -> Float[Array, "h w c"]:
+    """Bytes as fractions of 255, truths as 0 and 1; other images as they are."""
+    if image.dtype == jnp.bool_:
+        return image.astype(jnp.float32)
     return image / 255.0 if image.dtype == jnp.uint8 else image
 
 
@@ -97,11 +101,11 @@ class Conv(eqx.Module):
         mean = np.asarray(total) / len(rows) / (255.0 if rows.dtype == np.uint8 else 1.0)
         return eqx.tree_at(lambda c: c.mean, self, Fixed(jnp.asarray(mean, jnp.float32)))
 
-    def features(self, image: Float[Array, "h w c"] | UInt8[Array, "h w c"]) -> Float[Array, " width"]:
-        x = as_fractions(image) - self.mean.value
+    def features(self, image: Image) -> Float[Array, " width"]:
+        x = matched(as_fractions(image) - self.mean.value, self.hidden.weight)
         for convolution in self.convolutions:
             x = convolution(x)
         return jax.nn.relu(self.hidden(x.ravel()))
 
-    def __call__(self, image: Float[Array, "h w c"] | UInt8[Array, "h w c"]) -> Float[Array, " k"]:
+    def __call__(self, image: Image) -> Float[Array, " k"]:
         return self.out(self.features(image))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex.networks.precision import product
 from derex.networks.recurrent import LSTM
 
 
@@ -61,7 +62,7 @@ class FeedForward(eqx.Module):
     def __call__(
         self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: tuple[()]
     ) -> tuple[Float[Array, "T B H"], tuple[()]]:
-        return jax.nn.relu(inputs @ self.weight + self.bias), memory
+        return jax.nn.relu(product(inputs, self.weight) + self.bias), memory
 
 
 CORES: dict[str, Callable[..., Any]] = {"lstm": partial(LSTM, residual=True), "feed-forward": FeedForward}

@@ -23,6 +23,7 @@ from jaxtyping import Float, Int, Num, PRNGKeyArray
 
 from derex.networks.conv import Conv
 from derex.networks.fixed import Fixed, Standardise, blocks
+from derex.networks.precision import matched
 
 InputKind = Literal["ids", "vectors", "images"]
 
@@ -107,7 +108,7 @@ class MLP(eqx.Module):
         return eqx.tree_at(lambda m: m.scale, self, self.scale.prepared(rows))
 
     def features(self, x: Num[Array, " size"]) -> Float[Array, " width"]:
-        x = self.scale(x)
+        x = matched(self.scale(x), self.out.weight)
         for layer in self.hidden:
             x = jax.nn.relu(layer(x))
         return x

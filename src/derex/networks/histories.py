@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from derex.networks.encoders import InputSpec
-from derex.networks.observations import UnitScale, encoder_of
+from derex.networks.observations import UnitScale, encoder_of, rows_of
+from derex.networks.parts import Part
+from derex.networks.precision import product
 from derex.networks.recurrent import LSTM, Memory
 from derex.types import Indexed, Trajectories
 
@@ -67,26 +68,26 @@ class Embedding(eqx.Module):
     def observed(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
         """What the observations say; those that recur are encoded once."""
         if isinstance(observation, Indexed):
-            return (self._encoded(observation.values) @ self.from_observation)[observation.index]
+            return product(self._encoded(observation.values), self.from_observation)[observation.index]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), observation)
-        return (self._encoded(flat) @ self.from_observation).reshape(*batch, -1)
+        return product(self._encoded(flat), self.from_observation).reshape(*batch, -1)
 
     def acted(self, previous_action: Array) -> Float[Array, "*batch width"]:
         """What the previous actions say: nothing where there is none."""
         if jnp.issubdtype(previous_action.dtype, jnp.integer):
-            return jax.nn.one_hot(previous_action, len(self.from_action)) @ self.from_action
-        return previous_action @ self.from_action
+            previous_action = jax.nn.one_hot(previous_action, len(self.from_action))
+        return product(previous_action, self.from_action)
 
     def joined(self, observed: Array, acted: Array | float) -> Float[Array, "*batch width"]:
         """F₁ of both."""
         return jax.nn.relu(observed + acted + self.bias)
 
     def _encoded(self, observations: Any) -> Float[Array, "n size"]:
-        return jax.vmap(self.encoder)(observations)
+        return rows_of(self.encoder, observations)
 
 
 def fresh_embedding(
-    observation: tuple[InputSpec, ...], action: int, width: int, *, key: PRNGKeyArray
+    observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray
 ) -> Embedding:
     """F₁ of an agent that has seen nothing yet: `action` numbers encode an action."""
     encoder_key, key = jax.random.split(key)
@@ -145,4 +146,8 @@ class HistoryNetworks(eqx.Module):
 
 def at_each_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
     """A head's outputs for all beliefs, or for all observations: a pytree of arrays (B, T, …)."""
-    return jax.vmap(jax.vmap(head))(inputs)
+    if not getattr(head, "reads_rows", False):
+        return jax.vmap(jax.vmap(head))(inputs)
+    batch = jax.tree.leaves(inputs)[0].shape[:2]
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), inputs)
+    return rows_of(head, flat).reshape(*batch, -1)

@@ -1,10 +1,12 @@
-"""Encoders of whole observations, which may have several parts: a picture, some numbers, an id.
+"""Encoders of whole observations, which may have several parts: a picture, some numbers, symbols, an instruction.
 
-An observation is a pytree of arrays. Each part gets the encoder of its kind, and their outputs are joined.
+An observation is a pytree of arrays. Each part gets the encoder of its kind, and their outputs are joined. The encoder
+of a new kind is a module and one line in `PARTS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,11 +16,17 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex.networks.amounts import Amounts
 from derex.networks.conv import Conv
-from derex.networks.encoders import MLP, InputSpec
+from derex.networks.encoders import MLP
+from derex.networks.instructions import Instructions
+from derex.networks.parts import Part, kind_of, part_kind
+from derex.networks.precision import raised
+from derex.networks.symbols import symbol_encoder
 
-IMAGE_RANK = 3
 SMALLEST_SQUARE = 1e-6
+
+__all__ = ["PARTS", "Bytes", "Ids", "Parts", "UnitScale", "Vector", "encoder_of", "kind_of", "rows_of"]
 
 
 class Ids(eqx.Module):
@@ -49,6 +57,22 @@ class Vector(eqx.Module):
         return self.mlp(values.ravel())
 
 
+class Bytes(eqx.Module):
+    """Numbers from 0 to 255 as fractions, as in pictures, then as other numbers."""
+
+    vector: Vector
+
+    def __init__(self, shape: tuple[int, ...], size: int, *, key: PRNGKeyArray):
+        self.vector = Vector(shape, size, key=key)
+
+    def prepared(self, rows: np.ndarray) -> Bytes:
+        fractions = np.asarray(rows, np.float32) / 255.0
+        return eqx.tree_at(lambda b: b.vector, self, self.vector.prepared(fractions))
+
+    def __call__(self, values: Array) -> Float[Array, " size"]:
+        return self.vector(values / 255.0)
+
+
 class Parts(eqx.Module):
     """Each part of an observation through its own encoder, joined in the order of the tree's leaves."""
 
@@ -61,7 +85,17 @@ class Parts(eqx.Module):
 
     def __call__(self, observation: Any) -> Float[Array, " size"]:
         parts = zip(self.encoders, jax.tree.leaves(observation), strict=True)
-        return jnp.concatenate([encoder(part) for encoder, part in parts])
+        return jnp.concatenate([raised(encoder(part)) for encoder, part in parts])
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a part has a quicker way to read many observations than one by one."""
+        return any(hasattr(encoder, "rows") for encoder in self.encoders)
+
+    def rows(self, observations: Any) -> Float[Array, "n size"]:
+        """Many observations at once."""
+        parts = zip(self.encoders, jax.tree.leaves(observations), strict=True)
+        return jnp.concatenate([raised(rows_of(encoder, rows)) for encoder, rows in parts], axis=-1)
 
 
 class UnitScale(eqx.Module):
@@ -73,24 +107,35 @@ class UnitScale(eqx.Module):
     encoder: Parts
 
     def __call__(self, observation: Any) -> Float[Array, " size"]:
-        encoded = self.encoder(observation)
-        return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
+        return _of_unit_scale(self.encoder(observation))
+
+    def rows(self, observations: Any) -> Float[Array, "n size"]:
+        return jax.vmap(_of_unit_scale)(self.encoder.rows(observations))
 
 
-def encoder_of(specs: list[InputSpec], size: int, *, key: PRNGKeyArray) -> Parts:
+def _of_unit_scale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
+    return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
+
+
+def rows_of(encoder: Any, observations: Any) -> Float[Array, "n size"]:
+    """Many observations through an encoder: by its own `rows` where it has it, else one by one."""
+    return encoder.rows(observations) if hasattr(encoder, "rows") else jax.vmap(encoder)(observations)
+
+
+PARTS: dict[str, Callable[[Any, int, PRNGKeyArray], eqx.Module]] = {
+    "ids": lambda spec, size, key: Ids(spec.n_ids, size, key=key),
+    "images": lambda spec, size, key: Conv(spec.shape, size, key=key),
+    "vectors": lambda spec, size, key: Vector(spec.shape, size, key=key),
+    "bytes": lambda spec, size, key: Bytes(spec.shape, size, key=key),
+    "symbols": lambda spec, size, key: symbol_encoder(spec, size, key=key),
+    "words": lambda spec, size, key: Instructions(spec.buckets, size, key=key),
+    "amounts": lambda spec, size, key: Amounts(spec.shape, size, key=key),
+}
+"""Builders (part, size, key) -> encoder, by kind of part."""
+
+
+def encoder_of(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Parts:
     """An encoder for observations with these parts, each giving `size` numbers."""
     keys = jax.random.split(key, len(specs))
-    return Parts(tuple(_part(spec, size, part) for spec, part in zip(specs, keys, strict=True)))
-
-
-def _part(spec: InputSpec, size: int, key: PRNGKeyArray) -> eqx.Module:
-    if spec.kind == "ids":
-        return Ids(spec.n_ids, size, key=key)
-    return Conv(spec.shape, size, key=key) if spec.kind == "images" else Vector(spec.shape, size, key=key)
-
-
-def kind_of(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """What a part with this shape and type is: pictures have three axes, ids are single integers."""
-    if len(shape) == IMAGE_RANK:
-        return "images"
-    return "ids" if shape == () and dtype.kind in "iu" else "vectors"
+    made = (PARTS[part_kind(spec)](spec, size, part) for spec, part in zip(specs, keys, strict=True))
+    return Parts(tuple(made))

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex.networks.precision import matched, product
+
 GPU_UNROLL = 4
 FORGET_BIAS = 1.0  # remember by default, so that gradients reach far back from the first update
 
@@ -64,7 +66,8 @@ class LSTM(eqx.Module):
         self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: Memory
     ) -> tuple[Float[Array, "T B H"], Memory]:
         """Outputs of all steps and the memory after the last; `keep` 0 forgets everything before that step."""
-        outputs, memory = scan(inputs @ self.input_weight + self.bias, keep, self.state_weight, memory)
+        projected = product(inputs, self.input_weight) + self.bias
+        outputs, memory = scan(projected, keep, self.state_weight, memory)
         return outputs + inputs if self.residual else outputs, memory
 
 
@@ -85,7 +88,7 @@ def scan(
 def _forward(projected: Array, keep: Array, weight: Array, memory: Memory):
     def step(memory: Memory, inputs: tuple[Array, Array]):
         x, kept = inputs
-        gates = x + (memory.hidden * kept[:, None]) @ weight
+        gates = x + product(memory.hidden * kept[:, None], weight)
         gates = _activated(gates)
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         cell = f * memory.cell * kept[:, None] + i * g
@@ -129,11 +132,11 @@ def _scan_backward(saved: tuple, gradients: tuple[Array, Memory]):
             ],
             axis=-1,
         )
-        return Memory((d_gates @ weight.T) * kept, d_cell * f * kept), d_gates
+        return Memory(product(d_gates, weight.T) * kept, d_cell * f * kept), d_gates
 
     inputs = (d_outputs, gates, cell, cell_before, kept)
     d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True, unroll=unroll())
-    d_weight = jnp.einsum("tbh,tbg->hg", hidden_before, d_gates)
+    d_weight = jnp.einsum("tbh,tbg->hg", matched(hidden_before, weight), matched(d_gates, weight))
     return d_gates, jnp.zeros_like(keep), d_weight, d_memory
 
 

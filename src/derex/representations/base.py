@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.encoders import InputSpec
 from derex.networks.histories import Embedded
+from derex.networks.parts import Part
 from derex.types import Trajectories
 
 LAMBDA_B = 0.02
@@ -28,7 +28,7 @@ is any reward a small λ_b drives exploration as well as a large one"""
 class Sizes(NamedTuple):
     """What a representation has to know to be built."""
 
-    observation: tuple[InputSpec, ...]
+    observation: tuple[Part, ...]
     """the parts of an observation, in the order of the tree's leaves"""
     action: int
     """numbers that encode an action"""

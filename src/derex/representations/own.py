@@ -31,7 +31,7 @@ class Own(NamedTuple):
 class OwnTraining:
     """How they are trained."""
 
-    steps: int = 16
+    steps: int = 8
     """on every unroll"""
     streams: int = 256
     """in a step, drawn without replacement; all of them if there are fewer"""

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.networks.histories import Head, at_each_step
-from derex.networks.observations import encoder_of
+from derex.networks.observations import encoder_of, rows_of
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -41,6 +41,15 @@ class ObservationFeatures(eqx.Module):
     def __call__(self, observation: Any) -> Float[Array, " k"]:
         return self.head(jax.nn.relu(self.encoder(observation)))
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether many observations are read quicker together."""
+        return self.encoder.reads_rows
+
+    def rows(self, observations: Any) -> Float[Array, "n k"]:
+        """Many at once."""
+        return jax.vmap(self.head)(jax.nn.relu(rows_of(self.encoder, observations)))
+
 
 class Steps(NamedTuple):
     """What is learnt from: (B, S, …)."""
@@ -55,9 +64,10 @@ class Pair(eqx.Module):
     f: ObservationFeatures
     g: ObservationFeatures | None
 
-    def next(self, observation: Any) -> Float[Array, " k"]:
+    @property
+    def next(self) -> ObservationFeatures:
         """g, or f where they are one."""
-        return self.f(observation) if self.g is None else self.g(observation)
+        return self.f if self.g is None else self.g
 
     def pairs(self, steps: Steps) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
         """f of each step but the last, g of the one after it, and whether they are of one episode."""

@@ -47,6 +47,12 @@ class TrainConfig:
     """how many checkpoints are kept; besides them the best by success or return"""
     max_skipped: int = 5
     """updates with numbers that are not finite are skipped; after so many in a row the run stops"""
+    workers: int | None = None
+    """processes that step host environments; none: one for each core"""
+    worker_timeout: float = 60.0
+    """seconds without an answer after which a worker is started again"""
+    worker_restarts: int = 10
+    """how often a worker may be started again in a row; every 50 steps of it give one back"""
     deterministic: bool = False
     """the same numbers to the last bit on a GPU too, where that takes slower operations"""
     overwrite: bool = False
@@ -64,6 +70,14 @@ class TrainConfig:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}.")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(
+                f"workers: expected at least 1, or none for one on each core; got {self.workers}."
+            )
+        if not self.worker_timeout > 0:
+            raise ValueError(f"worker_timeout: expected seconds, more than 0; got {self.worker_timeout:g}.")
+        if self.worker_restarts < 0:
+            raise ValueError(f"worker_restarts: expected 0 or more, got {self.worker_restarts}.")
         if not 0.0 <= self.save_every < math.inf:
             raise ValueError(f"save_every: expected seconds, 0 or more; got {self.save_every:g}.")
         if not 0 <= self.seed <= LARGEST_SEED - self.seeds:

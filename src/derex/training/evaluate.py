@@ -1,7 +1,8 @@
 """Evaluation: so many whole episodes of each seed, counted without favour to the quick ones.
 
 Streams play rounds of one episode each, from its reset to its end; the next round begins when the last of them is done.
-So every episode that begins counts, however long it is. Shapes: N seeds, B streams, E episodes.
+So every episode that begins counts, however long it is. Host environments: `host_playing.py`.
+Shapes: N seeds, B streams, E episodes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from scipy import stats
 
 from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
+from derex.envs.host import HostTask
 from derex.envs.interface import Environment
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.scores import Interval, over_seeds
+from derex.training.host_playing import play_episodes
 from derex.training.players import Memory, decide, fresh_memory
 from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
@@ -67,12 +70,16 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
         raise ValueError(f"episodes: expected at least 1, got {episodes}.")
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed: expected 0 or more and less than {2**31}, got {seed}.")
+    environment = agents.environment
+    if isinstance(environment, HostTask):
+        count = len(agents.seeds)
+        return Episodes(*play_episodes(environment, agents.network, count, episodes, greedy, seed))
     streams = min(episodes, MOST_STREAMS)
     rounds = []
     for number in range(math.ceil(episodes / streams)):
         key = jax.random.fold_in(jax.random.key(seed), number)
         keys = jax.random.split(key, len(agents.seeds))
-        rounds.append(jax.device_get(play_round(agents.network, keys, agents.environment, streams, greedy)))
+        rounds.append(jax.device_get(play_round(agents.network, keys, environment, streams, greedy)))
     # Which episodes of the last round are too many was settled before they were played.
     parts = (np.concatenate(part, axis=1)[:, :episodes] for part in zip(*rounds, strict=True))
     return Episodes(*parts)

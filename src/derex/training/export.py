@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from derex.agents.distributions import policy_for
 from derex.report.files import DamagedError, read_json, write_atomically
 from derex.training.loaded import Agent
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
-from derex.types import ActionSpec, Box, Discrete, MultiDiscrete
+from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
 
 FORMAT = "derex-agent"
 VERSION = 1
 WEIGHTS, CARD = "agent.safetensors", "card.json"
+_PARTS: dict[str, Any] = {"symbols": Symbols, "words": Words, "amount": Amount}
 _ACTIONS: dict[str, Any] = {"discrete": Discrete, "multi-discrete": MultiDiscrete, "box": Box}
 
 
@@ -126,7 +128,11 @@ def _plain_observation(tree: Any) -> Any:
         return {"dict": {str(name): _plain_observation(part) for name, part in tree.items()}}
     if isinstance(tree, tuple | list):
         return {"tuple": [_plain_observation(part) for part in tree]}
-    return {"shape": list(tree.shape), "dtype": str(np.dtype(tree.dtype))}
+    plain = {"shape": list(tree.shape), "dtype": str(np.dtype(tree.dtype))}
+    kind = next((name for name, kind in _PARTS.items() if isinstance(tree, kind)), None)
+    if kind is None:
+        return plain
+    return {"kind": kind} | {part.name: getattr(tree, part.name) for part in fields(tree)} | plain
 
 
 def _observation(plain: dict[str, Any]) -> Any:
@@ -134,7 +140,12 @@ def _observation(plain: dict[str, Any]) -> Any:
         return {name: _observation(part) for name, part in plain["dict"].items()}
     if "tuple" in plain:
         return tuple(_observation(part) for part in plain["tuple"])
-    return jax.ShapeDtypeStruct(tuple(plain["shape"]), np.dtype(plain["dtype"]))
+    shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"])
+    if "kind" not in plain:
+        return jax.ShapeDtypeStruct(shape, dtype)
+    kind = _PARTS[plain["kind"]]
+    given = {part.name: plain[part.name] for part in fields(kind)} | {"dtype": dtype}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def _plain_action(action: ActionSpec) -> dict[str, Any]:

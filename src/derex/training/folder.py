@@ -35,7 +35,8 @@ COMMAND = "train"
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint")
 NOT_WRITTEN = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
 SAVING = ("save_every", "keep", "max_skipped")
-NOT_KEPT = (*NOT_WRITTEN, *SAVING, "deterministic", "loggers")
+WORKERS = ("workers", "worker_timeout", "worker_restarts")
+NOT_KEPT = (*NOT_WRITTEN, *SAVING, *WORKERS, "deterministic", "loggers")
 """what does not decide which numbers a run gives"""
 
 

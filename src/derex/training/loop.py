@@ -21,7 +21,7 @@ from derex.agents.acting import Actor, Rollout, begin, unroll
 from derex.agents.config import AgentConfig
 from derex.agents.distributions import Policy, policy_for
 from derex.agents.learning import Learner, begin_learning, judge, learn, reward_streams
-from derex.agents.network import AgentNetwork, parts_of
+from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.representations.base import Representation, RepresentationState, Sizes
 
 CAUSES = ("an observation", "a reward", "a loss or a gradient")
@@ -94,13 +94,10 @@ class Training:
         """Before the first step."""
         network_key, representation_key, actor_key, key = jax.random.split(key, 4)
         config, policy, sizes = self.config, self.policy, self.sizes
-        values = 2 if config.two_values else 1
-        network = AgentNetwork(
-            sizes.observation, sizes.action, policy.size, values, config.core, config.width, key=network_key
-        )
+        network = make_network(config, sizes.observation, policy, key=network_key)
         representation = self.representation.init(representation_key, sizes)
         learner = begin_learning(config, policy, network, representation.joint)
-        actor = begin(network, policy, self.streams, actor_key)
+        actor = self.begin_acting(network, actor_key)
         states = jnp.zeros(max(self.streams.spec.n_states, 1))
         none = jnp.zeros((), jnp.int32)
         empty = Tally(none, none, {}, states, states)
@@ -109,14 +106,29 @@ class Training:
         numbers = jax.eval_shape(self.iterate, state).tally.numbers
         return state._replace(tally=empty._replace(numbers={name: jnp.zeros(()) for name in numbers}))
 
-    def iterate(self, state: TrainState) -> TrainState:
-        """One iteration: act, let the representation learn and say what is rare, learn from reward and bonus."""
-        key, acting, observing, learning = jax.random.split(state.key, 4)
-        config, policy, representation = self.config, self.policy, self.representation
-        network = state.learner.trained.network
+    def begin_acting(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
+        """All streams before the first step of the run."""
+        return begin(network, self.policy, self.streams, key)
 
-        actor, rollout = unroll(network, policy, self.streams, state.actor, acting, config.unroll)
-        view = network(rollout.trajectories, rollout.memory).view
+    def iterate(self, state: TrainState) -> TrainState:
+        """One iteration: act, then learn from what came of it."""
+        key, acting, observing, learning = jax.random.split(state.key, 4)
+        network = state.learner.trained.network
+        actor, rollout = unroll(network, self.policy, self.streams, state.actor, acting, self.config.unroll)
+        after = self.learn_from(state, rollout, observing, learning)
+        actor = actor._replace(previous_action=cleaned(actor.previous_action), memory=cleaned(actor.memory))
+        return after._replace(actor=actor, key=key)
+
+    def learn_from(
+        self, state: TrainState, rollout: Rollout, observing: PRNGKeyArray, learning: PRNGKeyArray
+    ) -> TrainState:
+        """Let the representation learn and say what is rare, then learn from reward and bonus.
+
+        Who acted, and when, does not matter here: V-MPO's loss compares with the policy that the rollout holds.
+        `actor` and `key` are left alone.
+        """
+        config, policy, representation = self.config, self.policy, self.representation
+        view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
         learner, streams = reward_streams(config, state.learner, rollout, bonus, representation.use)
         judged = judge(config, rollout, streams)
@@ -126,7 +138,7 @@ class Training:
 
         numbers |= {"bonus": jnp.mean(bonus)}
         tally = _counted(state.tally, rollout, bonus, numbers)
-        after = TrainState(actor, learner, represented, tally, key, state.skips)
+        after = state._replace(learner=learner, representation=represented, tally=tally)
         return _unless_broken(state, after, rollout, (learner, represented, numbers))
 
     @partial(jax.jit, static_argnums=(0, 1))
@@ -171,7 +183,7 @@ def _counted(tally: Tally, rollout: Rollout, bonus: Float[Array, "B S"], numbers
 
 
 def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, learnt: Any) -> TrainState:
-    """`after`; or, where a number is not finite, what was learnt before, with the environment and the key of after.
+    """`after`; or, where a number is not finite, what was learnt before.
 
     A gradient that is not finite makes parameters that are not, so that `learnt` shows it.
     """
@@ -185,11 +197,8 @@ def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, lear
     learner, representation, tally = jax.tree.map(partial(jnp.where, broken), old, new)
     in_a_row = jnp.where(broken, before.skips.in_a_row + 1, 0)
     return after._replace(
-        actor=after.actor._replace(
-            previous_action=_cleaned(after.actor.previous_action), memory=_cleaned(after.actor.memory)
-        ),
         learner=learner,
-        representation=representation._replace(memory=_cleaned(representation.memory)),
+        representation=representation._replace(memory=cleaned(representation.memory)),
         tally=tally,
         skips=Skips(
             in_a_row,
@@ -205,7 +214,7 @@ def _all_finite(tree: Any) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts])) if parts else jnp.asarray(True)
 
 
-def _cleaned(memory: Any) -> Any:
+def cleaned(memory: Any) -> Any:
     """The memory of streams with 0 for what is not finite, which would stay: 0 · NaN is NaN, at resets too."""
     return jax.tree.map(
         lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if _is_real(leaf) else leaf,

@@ -2,14 +2,76 @@
 
 from __future__ import annotations
 
-from derex.envs.registry import make
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from derex.agents.config import AgentConfig
+from derex.envs.host import HostTask, host_task
+from derex.envs.interface import Environment
+from derex.envs.previous_reward import PreviousReward
+from derex.envs.registry import is_host, make
 from derex.envs.wrappers import make_streams
 from derex.training.config import TrainConfig
-from derex.training.loop import Training
+from derex.training.host_loop import HostLoop, HostStreams, HostTraining
+from derex.training.loop import Training, TrainState
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """What carries a training forward."""
+
+    longest: int | None
+    """iterations at a time, at most"""
+
+    def advance(self, state: TrainState, iterations: int, afresh: bool, more: bool) -> TrainState:
+        """The state after so many iterations; `afresh` clears the tally before, `more` says that others follow."""
+        ...
+
+    def numbers(self) -> dict[str, Any]:
+        """For a line of metrics, besides what the state holds."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        ...
+
+
+class DeviceLoop:
+    """Iterations that are compiled whole, environment and all."""
+
+    longest: int | None = None
+
+    def __init__(self, training: Training):
+        self._training = training
+
+    def advance(self, state: TrainState, iterations: int, afresh: bool, more: bool) -> TrainState:
+        return self._training.advance(state, iterations, afresh)
+
+    def numbers(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+def make_environment(name: str, agent: AgentConfig) -> Environment | HostTask:
+    """The environment of that name, as the agent sees it: a JAX one itself, or how to make one that is none."""
+    if is_host(name):
+        return host_task(name, agent.previous_reward)
+    environment = make(name)
+    return PreviousReward(environment) if agent.previous_reward else environment
 
 
 def make_training(config: TrainConfig) -> Training:
     """Environment, agent and representation of the config."""
     config = config.resolved()
-    streams = make_streams(make(config.env), config.streams)
-    return Training(streams, config.representation.build(), config.agent)
+    environment, representation = make_environment(config.env, config.agent), config.representation.build()
+    if isinstance(environment, HostTask):
+        return HostTraining(HostStreams(environment, config.streams), representation, config.agent)
+    return Training(make_streams(environment, config.streams), representation, config.agent)
+
+
+def make_loop(training: Training, config: TrainConfig, tell: Callable[..., None]) -> Loop:
+    """What carries it forward; `tell` is told of workers that are started again."""
+    if isinstance(training, HostTraining):
+        return HostLoop(training, config, tell)
+    return DeviceLoop(training)

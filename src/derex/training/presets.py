@@ -23,13 +23,16 @@ from derex.representations.none import NoForm
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 
+WIDTH, FEATURES = 64, 64  # units of a layer, and k
+
 EXPLORER = AgentConfig(core="lstm", unroll=32, epsilon_kl=1e-3, multiplier=2.0, dual_rate=0.02)
 """the agent where nothing better is known; `width` is the study's"""
 
 AGENTS: dict[str, AgentConfig] = {
     "rooms-chain-N": replace(EXPLORER, core="feed-forward"),
     "rooms-chain-N-hidden": EXPLORER,
-    "deep-sea-N": replace(EXPLORER, core="feed-forward"),
+    # The cost of moving right, 0.01/N, is the only reward for long: at unit scale it would forbid to explore.
+    "deep-sea-N": replace(EXPLORER, core="feed-forward", reward_floor=1.0),
     "key-rooms-N": replace(EXPLORER, core="feed-forward"),
     "four-rooms": replace(EXPLORER, core="feed-forward"),
     "four-rooms-pixels": replace(EXPLORER, core="feed-forward"),
@@ -47,22 +50,27 @@ FORMS: dict[tuple[str, str], Form] = {
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 
-FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {}
-"""by environment, as in `AGENTS`: what differs there from `FORMS`"""
+FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
+    # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
+    # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt.
+    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), width=256)},
+}
+"""by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
 
-def exploration_agent(env: str, width: int = 128) -> AgentConfig:
+def exploration_agent(env: str, width: int = WIDTH) -> AgentConfig:
     """The agent of all methods on an environment."""
     return replace(AGENTS.get(_family(env), EXPLORER), width=width)
 
 
-def exploration_form(env: str, method: str, form: str = "", *, width: int = 128, k: int = 64) -> Form:
+def exploration_form(env: str, method: str, form: str = "", *, width: int = WIDTH, k: int = FEATURES) -> Form:
     """The representation of a method on an environment; a user's own, `package.module:Class`, as it is."""
     default = find_form(method, form)
     if method not in METHODS:
         return default
     chosen = method, form or next(iter(METHODS[method]))
-    return _sized(FORMS_ON.get(_family(env), {}).get(chosen, FORMS[chosen]), width, k)
+    here = FORMS_ON.get(_family(env), {})
+    return here[chosen] if chosen in here else _sized(FORMS[chosen], width, k)
 
 
 def _family(env: str) -> str:

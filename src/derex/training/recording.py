@@ -13,8 +13,10 @@ from jaxtyping import Bool, Float, PRNGKeyArray, UInt8
 
 from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
-from derex.envs.interface import DrawnEnvironment, Environment
+from derex.envs.host import HostTask
+from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
 from derex.envs.wrappers import AutoReset, Batched
+from derex.training.host_playing import drawn_host, film
 from derex.training.players import decide, fresh_memory
 
 
@@ -32,7 +34,11 @@ class Filmed(NamedTuple):
 
 
 def film_episode(
-    environment: Environment, network: AgentNetwork, seed: int, number: int = 0, greedy: bool = False
+    environment: Environment | HostTask,
+    network: AgentNetwork,
+    seed: int,
+    number: int = 0,
+    greedy: bool = False,
 ) -> list[Filmed]:
     """One episode, picture by picture.
 
@@ -43,23 +49,39 @@ def film_episode(
         number: of the episode; each is another.
         greedy: take the likeliest action rather than draw one.
     """
-    world = drawn(environment)
-    key = jax.random.fold_in(jax.random.key(seed), number)
-    states, rewards, lasts = jax.device_get(_episode(network, key, environment, greedy))
-    taken = int(np.argmax(lasts)) + 1  # the time limit ends it at the latest
-    returns = np.cumsum(np.append(0.0, rewards[:taken]))
+    if isinstance(environment, HostTask):
+        pictures, rewards = film(environment, network, seed, number, greedy)
+    else:
+        pictures, rewards = _pictures(environment, network, seed, number, greedy)
+    returns = np.cumsum(np.append(0.0, rewards))
     threshold = environment.spec.success_return
     filmed = []
-    for step in range(taken + 1):
-        picture = world.render(jax.tree.map(lambda leaf, at=step: leaf[at], states))
-        ends = step == taken
+    for step, picture in enumerate(pictures):
+        ends = step == len(rewards)
         success = ends and threshold is not None and bool(returns[step] >= threshold)
         filmed.append(Filmed(picture, step, float(returns[step]), ends, success))
     return filmed
 
 
-def drawn(environment: Environment) -> DrawnEnvironment:
-    """The same; refuses one without pictures."""
+def _pictures(
+    environment: Environment, network: AgentNetwork, seed: int, number: int, greedy: bool
+) -> tuple[list[np.ndarray], Any]:
+    """Of an episode of a JAX environment, and its rewards, one less."""
+    world = drawn(environment)
+    assert isinstance(world, DrawnEnvironment)
+    key = jax.random.fold_in(jax.random.key(seed), number)
+    states, rewards, lasts = jax.device_get(_episode(network, key, environment, greedy))
+    taken = int(np.argmax(lasts)) + 1  # the time limit ends it at the latest
+    pictures = [world.render(jax.tree.map(lambda leaf, at=t: leaf[at], states)) for t in range(taken + 1)]
+    return pictures, rewards[:taken]
+
+
+def drawn(environment: Environment | HostTask) -> DrawnEnvironment | DrawnHostEnvironment:
+    """The same, or one that a task makes; refuses one without pictures."""
+    if isinstance(environment, HostTask):
+        made = environment.source()
+        made.close()
+        return drawn_host(made)
     if isinstance(environment, DrawnEnvironment):
         return environment
     raise ValueError(

@@ -15,6 +15,7 @@ from derex.training.folder import (
     CHECKPOINTS,
     METRICS,
     SAVING,
+    WORKERS,
     add_event,
     add_resumed,
     check_folder,
@@ -27,7 +28,7 @@ from derex.training.folder import (
     write_config,
 )
 
-MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING)
+MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING, *WORKERS)
 
 
 class OtherRunError(FileExistsError):

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from derex.envs.host import WorkerFailed
 from derex.report.scores import final_score
 from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
 from derex.training.config import TrainConfig
@@ -30,7 +31,7 @@ from derex.training.folder import (
     read_metrics,
 )
 from derex.training.loggers import check_loggers, make_loggers
-from derex.training.making import make_training
+from derex.training.making import make_loop, make_training
 from derex.training.mesh import check_streams, data_mesh, placed
 from derex.training.metrics import check_skips, lines_of, read
 from derex.training.progress import Noting, Progress
@@ -74,6 +75,7 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     Raises:
         Stopped: by SIGTERM or Ctrl-C, once all is saved.
         DivergedError: too many updates in a row had numbers that are not finite.
+        WorkerFailed: a worker had to be started again too often; all is saved.
         OSError: the folder cannot be used, holds another run, or its disk is full.
     """
     if config.deterministic:
@@ -102,13 +104,18 @@ class _Run:
     def __init__(self, plan: Plan, progress: Progress, say: Callable[[str], None], stop: StopRequest):
         self.config, self.progress, self.say, self.stop = plan.config, progress, say, stop
         self.training = make_training(self.config)
+        self.loop = make_loop(self.training, self.config, self._note)
         self.mesh = data_mesh()
         self.saver = Saver(
             self.config.out, self.config.keep, int(plan.found.path.name) if plan.found else None
         )
         self.compile_seconds = self.advancing_seconds = 0.0
         self._pace = 0.0  # seconds an iteration, as last measured
-        self._load(plan)
+        try:
+            self._load(plan)
+        except BaseException:
+            self.loop.close()
+            raise
 
     def _load(self, plan: Plan) -> None:
         """The state and all else that the run has come to so far."""
@@ -167,6 +174,10 @@ class _Run:
                 if time.perf_counter() - self._saved >= self.config.save_every:
                     self._save()
             return self._stopped() if self.done < self.config.iterations else self._finished()
+        except WorkerFailed:
+            self._save()
+            self.saver.wait()
+            raise
         except BaseException as error:
             for tidy in (self.visits.write, self.saver.wait):
                 with suppress(OSError):  # what went wrong first is what is told
@@ -175,6 +186,7 @@ class _Run:
                 raise full_disk(self.config.out) from error
             raise
         finally:
+            self.loop.close()
             self.loggers.close()
 
     def _stopped(self) -> TrainResult:
@@ -203,6 +215,7 @@ class _Run:
     def _advance(self) -> None:
         """Iterates for about `PIECE_SECONDS`, at most to the next line."""
         fitting = int(PIECE_SECONDS / self._pace) if self._pace else 1
+        fitting = min(fitting, self.loop.longest or fitting)
         piece = min(max(fitting, 1), self.config.next_line(self.done) - self.done)
         start = time.perf_counter()
         self._step(piece)
@@ -218,6 +231,7 @@ class _Run:
         """A line for each seed, of what was added up since the last."""
         steps = (self.done - self.logged) * self.config.iteration_steps * self.config.seeds
         times = {"steps_per_second": steps / self._interval_seconds, "seconds": self.seconds}
+        times |= self.loop.numbers()
         reading = read(self.training, self.state)
         spec = self.training.streams.spec
         self.lines = lines_of(reading, spec, self.step, self.config.all_seeds, times)
@@ -244,8 +258,14 @@ class _Run:
 
     def _step(self, iterations: int) -> None:
         afresh = self.logged == self.done  # what was added up is written
-        self._place(self.training.advance(self.state, iterations, afresh))
+        more = self.done + iterations < self.config.iterations
+        self._place(self.loop.advance(self.state, iterations, afresh, more))
         jax.block_until_ready(self.state)
+
+    def _note(self, event: str, **details: Any) -> None:
+        """Something that happened to a worker."""
+        add_event(self.config.out, event, step=self.step, **details)
+        self.say(f"{event}: worker {details['worker']} {details['why']}")
 
     def _place(self, state: Any) -> None:
         """Always where `advance` was compiled for."""

@@ -16,14 +16,15 @@ import numpy as np
 
 from derex.agents.config import AgentConfig
 from derex.agents.distributions import Policy, policy_for
-from derex.agents.network import AgentNetwork, parts_of
+from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.envs.host import HostTask
 from derex.envs.interface import Environment
-from derex.envs.registry import make
 from derex.report.files import read_json
 from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
 from derex.report.scores import final_score
 from derex.training.checkpoints import STATE, CheckpointError, find_checkpoint, load_arrays, path_name
 from derex.training.config import from_plain
+from derex.training.making import make_environment
 
 NETWORK = "learner/trained/network"  # where a checkpoint has it
 
@@ -35,7 +36,7 @@ class TrainedAgents:
     Attributes:
         folder: of the run.
         content: its config.json.
-        environment: what it was trained on.
+        environment: what it was trained on; where that is no JAX, how it is made.
         agent: how it was built.
         network: of all seeds, their axis in front of every array.
         seeds: the seeds.
@@ -45,7 +46,7 @@ class TrainedAgents:
 
     folder: Path
     content: dict[str, Any]
-    environment: Environment
+    environment: Environment | HostTask
     agent: AgentConfig
     network: AgentNetwork
     seeds: tuple[int, ...]
@@ -87,7 +88,8 @@ def restore_agents(folder: str | Path, which: str | int = "latest") -> TrainedAg
     if content is None or content.get("command") != COMMAND:
         raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
     config = content["config"]
-    agent, environment = agent_config(config["agent"]), make(config["env"])
+    agent = agent_config(config["agent"])
+    environment = make_environment(config["env"], agent)
     seeds = tuple(range(config["seed"], config["seed"] + config["seeds"]))
     found = find_checkpoint(folder, which)
     saved = load_arrays(found)[STATE]
@@ -115,9 +117,7 @@ def network_shape(observation: Any, policy: Policy, agent: AgentConfig) -> Agent
     """The network of an agent, shapes and dtypes only."""
 
     def build(key: Any) -> AgentNetwork:
-        values = 2 if agent.two_values else 1
-        parts = parts_of(observation)
-        return AgentNetwork(parts, policy.width, policy.size, values, agent.core, agent.width, key=key)
+        return make_network(agent, parts_of(observation), policy, key=key)
 
     return eqx.filter_eval_shape(build, jax.random.key(0))
 

@@ -61,11 +61,11 @@ class ExplorationStudy:
     """forms of derex; where the state is hidden those of them without states, or histories if none are left"""
     seeds: int = either(5, quick=2)
     """seeds of each case, side by side"""
-    steps: int | float = either(10_000_000, quick=400_000)
+    steps: int | float = either(3_000_000, quick=400_000)
     """environment steps of each seed"""
     streams: int = either(1024, quick=64)
     """environments side by side, for each seed"""
-    width: int = either(128, quick=64)
+    width: int = 64
     """units of every layer, of the agent and of what a representation has for itself"""
     k: int = either(64, quick=16)
     """features of a representation"""

@@ -1,0 +1,21 @@
+"""Host environments, which are no JAX: many streams of them in worker processes."""
+
+from derex.envs.host.counting import EpisodeCounter
+from derex.envs.host.pool import Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
+from derex.envs.host.tasks import HostTask, host_task, open_streams
+from derex.envs.host.vector import VectorPool, VectorStreams
+
+__all__ = [
+    "EpisodeCounter",
+    "HostTask",
+    "Pool",
+    "PoolOptions",
+    "Steps",
+    "Streams",
+    "VectorPool",
+    "VectorStreams",
+    "WorkerFailed",
+    "empty_steps",
+    "host_task",
+    "open_streams",
+]

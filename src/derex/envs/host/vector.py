@@ -1,0 +1,228 @@
+"""Libraries that step many environments at once, as gymnasium's vector environments do, in our convention.
+
+What follows a last step depends on the library (`metadata["autoreset_mode"]`):
+
+    NEXT_STEP   the next call begins the next episode, whatever the action: as we have it
+    SAME_STEP   the call that ended the episode begins the next; the last observation is in info["final_obs"]
+    DISABLED    nothing, until it is asked for by reset(options={"reset_mask": ...})
+
+One environment cannot wait while others are stepped. So in the last two the call after a last step moves it by an
+action that nobody chose for it; the episode that this began is dropped, and another begun by a reset of that one alone.
+Letters in shapes: n environments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int, Int64, Shaped
+
+from derex.envs.host.pool import Steps
+from derex.envs.host.stream import Key, episode_seed
+from derex.types import Box, EnvironmentSpec, TimeStep
+
+NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
+
+
+class VectorStreams:
+    """n endless streams of episodes out of one vector environment."""
+
+    def __init__(
+        self,
+        vector: Any,
+        spec: EnvironmentSpec,
+        keys: Sequence[Key],
+        begun: Int[np.ndarray, " n"] | None = None,
+    ):
+        """Streams of a vector environment.
+
+        Args:
+            vector: like a `gymnasium.vector.VectorEnv`, with observations and actions as `spec` has them.
+            spec: of one environment.
+            keys: what the episodes of each are seeded from, where it can be told seeds.
+            begun: how many episodes of each were begun before.
+        """
+        if vector.num_envs != len(keys):
+            raise ValueError(
+                f"keys: expected one for each of {vector.num_envs} environments, got {len(keys)}."
+            )
+        self.vector, self.spec, self.keys = vector, spec, tuple(keys)
+        self.mode = _mode_of(vector)
+        self._takes = inspect.signature(vector.reset).parameters
+        n = len(self.keys)
+        self.begun = np.zeros(n, np.int64) if begun is None else np.asarray(begun, np.int64).copy()
+        self._steps = np.zeros(n, np.int64)
+        self._last = np.zeros(n, bool)
+        self._ended_itself = np.zeros(n, bool)  # it knows that the episode is over
+
+    def begin(self) -> TimeStep:
+        """The first steps of all."""
+        seeds = self._seeds(np.ones(len(self.keys), bool))
+        observation, _ = self.vector.reset(seed=seeds) if "seed" in self._takes else self.vector.reset()
+        n = len(self.keys)
+        zeros, ones = np.zeros(n, np.float32), np.ones(n, np.float32)
+        return TimeStep(self._checked(observation), zeros, ones, np.zeros(n, bool), np.ones(n, bool))
+
+    def step(self, actions: Shaped[np.ndarray, "n *action"]) -> TimeStep:
+        """The next step of each; after a last one it is the first of another episode, whatever the action."""
+        first, waiting = self._last, self._last & self._ended_itself
+        if self.mode == DISABLED and waiting.any():
+            self._reset(waiting, [None] * len(self.keys))
+        if isinstance(self.spec.action, Box):
+            actions = np.clip(actions, self.spec.action.low, self.spec.action.high)
+        observation, reward, terminated, truncated, info = self.vector.step(actions)
+        ended = np.asarray(terminated, bool) | np.asarray(truncated, bool)
+        if self.mode == SAME_STEP and ended.any():
+            observation = _with_final(observation, info, ended)
+        begun = first & waiting if self.mode == NEXT_STEP else np.zeros_like(first)
+        self.begun[begun] += 1
+        late = first & ~begun
+        if late.any():
+            observation = _merged(late, self._reset(late, self._seeds(late)), observation)
+        self._steps = np.where(first, 0, self._steps + 1)
+        terminated = np.asarray(terminated, bool) & ~first
+        limit = self._steps >= self.spec.horizon
+        truncated = (np.asarray(truncated, bool) | limit) & ~terminated & ~first
+        self._last, self._ended_itself = terminated | truncated, ended & ~first
+        reward = np.where(first, 0, reward).astype(np.float32)
+        discount = 1 - terminated.astype(np.float32)
+        return TimeStep(self._checked(observation), reward, discount, truncated, first)
+
+    def close(self) -> None:
+        """Closes all."""
+        self.vector.close()
+
+    def _reset(self, mask: Bool[np.ndarray, " n"], seeds: list[int | None]) -> Any:
+        """Begins another episode in some; all observations."""
+        if "options" not in self._takes:
+            raise ValueError(
+                f"vector: {self.spec.name} has episodes that have to be begun one by one, since it resets in mode "
+                f"{self.mode} or has no time limit of {self.spec.horizon} steps itself; its reset takes no "
+                "options={'reset_mask': ...}. Let it reset in mode NextStep with its own time limit."
+            )
+        return self.vector.reset(seed=seeds, options={"reset_mask": mask.copy()})[0]
+
+    def _seeds(self, mask: Bool[np.ndarray, " n"]) -> list[int | None]:
+        """Of the next episodes, where they are wanted."""
+        seeds = [
+            episode_seed(key, int(number)) if wanted else None
+            for key, number, wanted in zip(self.keys, self.begun, mask, strict=True)
+        ]
+        self.begun[mask] += 1
+        return seeds
+
+    def _checked(self, observation: Any) -> Any:
+        n = len(self.keys)
+        expected = [
+            ((n, *leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self.spec.observation)
+        ]
+        leaves = jax.tree.map(np.array, observation)  # copies: vector environments write into theirs again
+        came = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(leaves)]
+        if came != expected:
+            raise ValueError(
+                f"observation: expected {expected}, as the spec of {self.spec.name} has it; got {came}."
+            )
+        return leaves
+
+
+class VectorPool:
+    """Groups of streams, each out of one vector environment that steps in a thread of its own; used like a `Pool`."""
+
+    restarts = 0
+    """they run in this process, so that there is nothing to start again"""
+
+    def __init__(
+        self,
+        make_many: Callable[[int, int], Any],
+        keys: Sequence[Key],
+        groups: tuple[int, ...],
+        begun: Int[np.ndarray, " n"] | None = None,
+    ):
+        """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`."""
+        begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
+        self.groups = groups
+        self._streams: list[VectorStreams] = []
+        self._threads = ThreadPoolExecutor(len(groups), "derex-vector")
+        self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
+        start = 0
+        for size in groups:
+            part, here = keys[start : start + size], begun[start : start + size]
+            vector = make_many(size, episode_seed(part[0], int(here[0])))
+            self._streams.append(VectorStreams(vector, vector.spec, part, here))
+            start += size
+        self.spec: EnvironmentSpec = self._streams[0].spec
+        self.shortened = np.zeros(len(keys), bool)
+
+    @property
+    def begun(self) -> Int64[np.ndarray, " n"]:
+        """How many episodes of each stream were begun; a copy."""
+        return np.concatenate([streams.begun for streams in self._streams])
+
+    def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
+        """Has the streams of a group stepped; without actions, for the very first step of all."""
+        streams = self._streams[group]
+        if actions is None:
+            self._asked[group] = self._threads.submit(streams.begin)
+        else:
+            self._asked[group] = self._threads.submit(streams.step, np.array(actions))
+
+    def receive(
+        self, group: int, into: Steps, before: tuple[Any, ...] | None = None
+    ) -> Bool[np.ndarray, " n"]:
+        """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault."""
+        asked = self._asked[group]
+        assert asked is not None
+        step = asked.result()
+        for array, leaf in zip(into.observation, jax.tree.leaves(step.observation), strict=True):
+            array[...] = leaf
+        into.reward[...], into.discount[...] = step.reward, step.discount
+        into.truncated[...], into.first[...] = step.truncated, step.first
+        return np.zeros(len(step.first), bool)
+
+    def close(self) -> None:
+        """Closes all; harmless when repeated."""
+        self._threads.shutdown()
+        while self._streams:
+            self._streams.pop().close()
+
+
+def _mode_of(vector: Any) -> str:
+    """How it resets; one that does not say so does it as gymnasium does by default."""
+    mode = (getattr(vector, "metadata", None) or {}).get("autoreset_mode", NEXT_STEP)
+    text = str(getattr(mode, "value", mode))
+    if text not in (NEXT_STEP, SAME_STEP, DISABLED):
+        raise ValueError(
+            f"vector: metadata['autoreset_mode'] is {mode!r}, expected {NEXT_STEP}, {SAME_STEP} or {DISABLED}."
+        )
+    return text
+
+
+def _with_final(observation: Any, info: dict[str, Any], ended: Bool[np.ndarray, " n"]) -> Any:
+    """The observations, where an episode has ended its last one."""
+    final = info["final_obs"]
+    leaves, structure = jax.tree.flatten(observation)
+    leaves = [np.array(leaf) for leaf in leaves]
+    for place in np.flatnonzero(ended).tolist():
+        for leaf, last in zip(leaves, jax.tree.leaves(_one(final, place)), strict=True):
+            leaf[place] = last
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _one(final: Any, place: int) -> Any:
+    """The last observation of one environment: out of an array of objects, or of a pytree of arrays."""
+    if isinstance(final, np.ndarray) and final.dtype == object:
+        return final[place]
+    return jax.tree.map(lambda leaf: leaf[place], final)
+
+
+def _merged(mask: Bool[np.ndarray, " n"], some: Any, others: Any) -> Any:
+    def chosen(a: Any, b: Any) -> np.ndarray:
+        a, b = np.asarray(a), np.asarray(b)
+        return np.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(chosen, some, others)

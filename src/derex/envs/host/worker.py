@@ -1,0 +1,94 @@
+"""What runs in a worker process: some streams, stepped when the parent says so.
+
+A command is one byte, the number of a group; so is the answer, once all streams of that group are stepped. What goes
+wrong is answered with `FAILED` and the traceback. No JAX is run here, and no accelerator is touched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import traceback
+from typing import Any, NamedTuple
+
+from derex.envs.host.memory import Layout, SharedMemory
+from derex.envs.host.stream import Assignment, HostStream
+
+READY, FAILED = 254, 255  # answers that are no group
+_PDEATHSIG = 1  # of prctl(2)
+
+
+class Files(NamedTuple):
+    """Open files that a worker is born with."""
+
+    memory: int
+    """shared with the parent and all others"""
+    commands: int
+    """to read"""
+    answers: int
+    """to write"""
+    traces: int
+    """where an interpreter that dies or hangs says where it was"""
+
+
+class Orders(NamedTuple):
+    """What a worker is told before its first command."""
+
+    layout: Layout
+    streams: tuple[Assignment, ...]
+
+
+def main(parent: int, files: Files) -> None:
+    """Of the process whose parent has that id; orders come through its standard input."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # those of the whole group: the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    _die_with(parent)
+    faulthandler.enable(files.traces, all_threads=False)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
+    streams: list[tuple[int, HostStream]] = []
+    try:
+        orders: Orders = pickle.load(sys.stdin.buffer)
+        rows = SharedMemory(orders.layout, files.memory).rows
+        for assigned in orders.streams:
+            environment = pickle.loads(assigned.source)()
+            streams.append((assigned.group, HostStream(environment, assigned.key, assigned.row, rows)))
+        os.write(files.answers, bytes([READY]))
+        serve(files.commands, files.answers, streams, rows.skip)
+    except (BrokenPipeError, EOFError):  # there is no parent any more
+        pass
+    except BaseException:  # whatever it is, the parent shall know
+        _answer(files.answers, bytes([FAILED]) + traceback.format_exc().encode())
+    finally:
+        for _, stream in streams:
+            stream.environment.close()
+
+
+def serve(commands: int, answers: int, streams: list[tuple[int, HostStream]], skip: Any) -> None:
+    """Steps groups as they are asked for, until nobody can ask any more."""
+    while asked := os.read(commands, 1):
+        for group, stream in streams:
+            if group == asked[0] and not skip[stream.row]:
+                stream.step()
+        os.write(answers, asked)
+
+
+def _answer(file: int, text: bytes) -> None:
+    """All of it; to nobody, if the parent is gone."""
+    try:
+        while text:
+            text = text[os.write(file, text) :]
+    except BrokenPipeError:
+        pass
+
+
+def _die_with(parent: int) -> None:
+    """A killed parent takes its workers along, even one that is busy; elsewhere than on Linux, one that listens."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)

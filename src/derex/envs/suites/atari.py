@@ -1,0 +1,93 @@
+"""Atari 2600: `atari:ALE/MontezumaRevenge-v5`, with the usual preprocessing; `@1` behind it shows single frames.
+
+An action is held for 4 frames; of the last two the brighter of each pixel is kept, since some things are drawn in
+every other frame only; 84 x 84 grey, the last 4 of these pictures as channels. Sticky actions are as the id says (0.25
+for v5). Lives lost do not end an episode, and rewards are the game's own points. After 108 000 frames it is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Shaped, UInt8
+
+from derex.envs.interface import HostStep
+from derex.envs.suites import spaces
+from derex.envs.suites.gymnasium import made
+from derex.envs.suites.pictures import resized
+from derex.envs.suites.support import load, split_number, unknown
+from derex.types import EnvironmentSpec
+
+SIDE = 84
+REPEATS = 4
+STACK = 4
+MOST_FRAMES = 108_000
+
+
+class Atari:
+    """One game."""
+
+    def __init__(self, env: Any, name: str, stack: int, most_frames: int = MOST_FRAMES):
+        """Takes an environment of `ale_py` made with `frameskip=1` and `obs_type="grayscale"`."""
+        self._env = env
+        self._acted = spaces.acts(env.action_space)
+        observation = jax.ShapeDtypeStruct((SIDE, SIDE, stack), np.uint8)
+        self.spec = EnvironmentSpec(name, observation, self._acted.spec, -(-most_frames // REPEATS))
+        self._frames = np.zeros((SIDE, SIDE, stack), np.uint8)
+        self._open = True
+
+    def begin(self, seed: int) -> UInt8[np.ndarray, "84 84 stack"]:
+        """The game from its start; the picture fills all channels."""
+        frame, _ = self._env.reset(seed=seed)
+        self._frames = np.repeat(_small(frame), self._frames.shape[-1], axis=-1)
+        return self._frames
+
+    def act(self, action: Shaped[Any, "*action"]) -> HostStep:
+        """Holds the action for four frames."""
+        button = self._acted.write(action)
+        total, terminated, truncated = 0.0, False, False
+        before: Any = None
+        after: Any = None
+        for _ in range(REPEATS):
+            before = after
+            after, reward, terminated, truncated, _ = self._env.step(button)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        brighter = after if before is None else np.maximum(before, after)
+        self._frames = np.concatenate([self._frames[..., 1:], _small(brighter)], axis=-1)
+        ended = bool(terminated)
+        return HostStep(self._frames, total, ended, bool(truncated) and not ended)
+
+    def picture(self) -> UInt8[np.ndarray, "H W 3"]:
+        """The screen in colour."""
+        return np.asarray(self._env.render(), np.uint8)
+
+    def close(self) -> None:
+        """Closes the game, once."""
+        if self._open:
+            self._open = False
+            self._env.close()
+
+
+def make(name: str) -> Atari:
+    """The game of that id."""
+    base, stack = split_number("atari", name, STACK, (1, 2, 3, 4))
+    if base not in names():
+        raise unknown("atari", base, names())
+    spec = load("gymnasium", "atari").spec(base)
+    env = made(spec, frameskip=1, obs_type="grayscale")
+    return Atari(env, f"atari:{name}", stack, spec.kwargs.get("max_num_frames_per_episode") or MOST_FRAMES)
+
+
+def names() -> list[str]:
+    """Ids of the games."""
+    package, gymnasium = load("ale_py", "atari"), load("gymnasium", "atari")
+    gymnasium.register_envs(package)
+    return sorted(name for name in gymnasium.registry if name.startswith("ALE/"))
+
+
+def _small(frame: Any) -> UInt8[np.ndarray, "84 84 1"]:
+    return resized(np.asarray(frame, np.uint8)[..., None], SIDE, SIDE)

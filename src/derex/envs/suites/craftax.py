@@ -1,0 +1,88 @@
+"""Craftax: `craftax:Craftax-Symbolic-v1`, `craftax:Craftax-Classic-Pixels-v1` and the other two.
+
+Rewards are for achievements, each once an episode; death ends it, and so does the last boss. Success is not defined.
+To make a world costs as much as many steps: streams share the making of new ones, see `derex.envs.wrappers.Batched`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float32, Int, PRNGKeyArray, Shaped, UInt8
+
+from derex.envs.suites.jax_suite import enlarged, plain_key, settled
+from derex.envs.suites.support import load, unknown
+from derex.types import Discrete, EnvironmentSpec
+
+NAMES = (
+    "Craftax-Classic-Pixels-v1",
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Pixels-v1",
+    "Craftax-Symbolic-v1",
+)
+NEVER = 2**30  # steps after which the game would cut an episode; the streams do that, and call it by its name
+
+
+class Craftax:
+    """One environment of Craftax; its own time limit, 10 000 steps or 100 000, is the specification's."""
+
+    reset_ratio = 16
+
+    def __init__(self, name: str) -> None:
+        load("craftax", "craftax")
+        if name not in NAMES:
+            raise unknown("craftax", name, NAMES)
+        from craftax.craftax_env import make_craftax_env_from_name
+
+        self._classic, self._pixels = "Classic" in name, "Pixels" in name
+        self._env = make_craftax_env_from_name(name, auto_reset=False)
+        self._params = self._env.default_params.replace(max_timesteps=NEVER)
+        key = jax.random.key_data(jax.random.key(0))
+        observed, self._state = jax.eval_shape(lambda key: self._env.reset_env(key, self._params), key)
+        self.spec = EnvironmentSpec(
+            name=f"craftax:{name}",
+            observation=jax.ShapeDtypeStruct(observed.shape, jnp.uint8 if self._pixels else jnp.float32),
+            action=Discrete(self._env.num_actions),
+            horizon=int(self._env.default_params.max_timesteps),
+        )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Any, Shaped[Array, "*shape"]]:
+        """A new world."""
+        observation, state = self._env.reset_env(plain_key(key), self._params)
+        return settled(state, self._state), self._observe(observation)
+
+    def step(
+        self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
+    ) -> tuple[Any, Shaped[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
+        """One action; see `craftax`'s `Action` for what they are."""
+        observation, state, reward, over, _ = self._env.step_env(plain_key(key), state, action, self._params)
+        return settled(state, self._state), self._observe(observation), jnp.asarray(reward, jnp.float32), over
+
+    def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
+        """What a player would see."""
+        if self._classic:
+            from craftax.craftax_classic.constants import BLOCK_PIXEL_SIZE_IMG
+            from craftax.craftax_classic.renderer import make_craftax_pixel_renderer
+        else:
+            from craftax.craftax.constants import BLOCK_PIXEL_SIZE_IMG
+            from craftax.craftax.renderer import make_craftax_pixel_renderer
+
+        if not hasattr(self, "_draw"):
+            self._draw = jax.jit(make_craftax_pixel_renderer(BLOCK_PIXEL_SIZE_IMG))
+        return enlarged(np.clip(self._draw(state), 0, 255))
+
+    def _observe(self, observation: Float32[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+        return jnp.round(observation * 255).astype(jnp.uint8) if self._pixels else observation
+
+
+def make(name: str) -> Craftax:
+    """The environment of that name."""
+    return Craftax(name)
+
+
+def names() -> list[str]:
+    """The four games."""
+    load("craftax", "craftax")
+    return list(NAMES)

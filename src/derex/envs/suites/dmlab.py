@@ -1,0 +1,193 @@
+"""DeepMind Lab: `dmlab:rooms_watermaze` with 15 actions, `dmlab:rooms_watermaze@9` with 9.
+
+There is no package to install: `deepmind_lab` is built from source. This adapter has been tested against a stand-in
+that follows the published interface strictly, and has not been run on the real thing.
+
+Observations are {"image": 72 x 96 x 3, "instruction": words}. Each action is held for 4 frames. Levels end by a clock
+of their own, and the interface does not tell that from an end by the rules, so every end counts as one, as is usual.
+
+Environment variables: `DEREX_DMLAB_CACHE`, a folder for compiled levels (else `derex/dmlab` in the user's cache);
+`DEREX_DMLAB_DATASET`, the folder of pictures that some psychlab levels need (`datasetPath`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Shaped, UInt8
+
+from derex.envs import words
+from derex.envs.interface import HostStep
+from derex.envs.suites import actions
+from derex.envs.suites.dmlab_levels import FOLDER, LEVELS, SPLIT, held_out_levels, training_levels
+from derex.envs.suites.support import split_number, unknown
+from derex.types import Discrete, EnvironmentSpec, Words
+
+HEIGHT, WIDTH = 72, 96
+REPEATS = 4
+HORIZON = 9_000
+"""ten minutes at 60 frames a second; a level's own clock is shorter"""
+OBSERVATION = {"image": jax.ShapeDtypeStruct((HEIGHT, WIDTH, 3), np.uint8), "instruction": Words()}
+
+_SEEDS = 2**31 - 1
+
+
+def _action(look: int = 0, tilt: int = 0, strafe: int = 0, move: int = 0, fire: int = 0) -> tuple[int, ...]:
+    """Pixels a frame to the right, pixels a frame downwards, steps to the right, steps forward, fire; jump, crouch."""
+    return (look, tilt, strafe, move, fire, 0, 0)
+
+
+_MOVES = (_action(move=1), _action(move=-1), _action(strafe=-1), _action(strafe=1))
+ACTIONS: dict[int, tuple[tuple[int, ...], ...]] = {
+    9: (
+        *_MOVES,
+        *(_action(look=look) for look in (-20, 20)),
+        *(_action(look=look, move=1) for look in (-20, 20)),
+        _action(fire=1),
+    ),
+    15: (
+        *_MOVES,
+        *(_action(look=look) for look in (-10, 10, -60, 60)),
+        *(_action(tilt=tilt) for tilt in (10, -10)),
+        *(_action(look=look, move=1) for look in (-10, 10, -60, 60)),
+        _action(fire=1),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LevelCache:
+    """Compiled levels on disk: compiling one takes seconds, and many episodes share it."""
+
+    folder: Path
+
+    def fetch(self, key: str, pk3_path: str) -> bool:
+        """Copies the level of that key to the path; False where it is not kept."""
+        try:
+            shutil.copyfile(self._place(key), pk3_path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def write(self, key: str, pk3_path: str) -> None:
+        """Keeps the level at the path; other processes see all of it or nothing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+        os.close(handle)
+        try:
+            shutil.copyfile(pk3_path, name)
+            os.replace(name, self._place(key))
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _place(self, key: str) -> Path:
+        # a key may hold anything, a name of a file may not
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.pk3"
+
+
+class DmLab:
+    """One level."""
+
+    def __init__(self, lab: Any, name: str, n_actions: int = 15):
+        """Takes a `deepmind_lab.Lab` that observes RGB_INTERLEAVED and INSTR.
+
+        Args:
+            lab: the level.
+            name: as it stands in the specification.
+            n_actions: 9 or 15.
+        """
+        self._lab = lab
+        self._actions = [np.asarray(action, np.intc) for action in ACTIONS[n_actions]]
+        self.spec = EnvironmentSpec(name, OBSERVATION, Discrete(n_actions), HORIZON)
+        self._last: Any = None
+        self._open = True
+
+    def begin(self, seed: int) -> Any:
+        """A new episode with the seed."""
+        self._lab.reset(seed=seed % _SEEDS)
+        self._last = self._observation()
+        return self._last
+
+    def act(self, action: Shaped[Any, "*action"]) -> HostStep:
+        """Holds the action for four frames; the last picture is shown again at the end, when there is no new one."""
+        chosen = self._actions[actions.choice(action, len(self._actions))]
+        reward = float(self._lab.step(chosen, num_steps=REPEATS))
+        ended = not self._lab.is_running()
+        if not ended:
+            self._last = self._observation()
+        return HostStep(self._last, reward, ended, False)
+
+    def picture(self) -> UInt8[np.ndarray, "H W 3"]:
+        """What the agent sees."""
+        return self._last["image"]
+
+    def close(self) -> None:
+        """Closes the level, once."""
+        if self._open:
+            self._open = False
+            self._lab.close()
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        seen = self._lab.observations()
+        # the array is the level's own, which writes the next picture into it
+        return {
+            "image": np.array(seen["RGB_INTERLEAVED"], np.uint8),
+            "instruction": words.encode(str(seen["INSTR"]), OBSERVATION["instruction"]),
+        }
+
+
+def make(name: str) -> DmLab:
+    """The level of that name; the two that are split in two, without `_train` or `_test`, mean the one to train on."""
+    base, n_actions = split_number("dmlab", name, 15, ACTIONS)
+    known = [*LEVELS, *names()]
+    if base not in known:
+        raise unknown("dmlab", base, known)
+    level = f"{base}_train" if base in SPLIT else base
+    try:
+        deepmind_lab: Any = importlib.import_module("deepmind_lab")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "deepmind_lab is not installed, and no package of it can be: build it from its source, "
+            "https://github.com/google-deepmind/lab, and install the wheel that comes of it."
+        ) from error
+    lab = deepmind_lab.Lab(
+        f"{FOLDER}/{level}",
+        ["RGB_INTERLEAVED", "INSTR"],
+        config=_config(level),
+        renderer="software",
+        level_cache=LevelCache(_cache_folder()),
+    )
+    return DmLab(lab, f"dmlab:{name}", n_actions)
+
+
+def names() -> list[str]:
+    """Levels of DMLab-30, those to train on and those to be tested on."""
+    return [*training_levels(), *(level for level in held_out_levels() if level not in LEVELS)]
+
+
+def _config(level: str) -> dict[str, str]:
+    """The level's options; the interface takes strings only."""
+    config = {"width": str(WIDTH), "height": str(HEIGHT)}
+    if level.endswith("_test"):
+        config["allowHoldOutLevels"] = "true"
+    dataset = os.environ.get("DEREX_DMLAB_DATASET", "")
+    if level.startswith("psychlab") and dataset:
+        config["datasetPath"] = dataset
+    return config
+
+
+def _cache_folder() -> Path:
+    chosen = os.environ.get("DEREX_DMLAB_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derex" / "dmlab"

@@ -1,0 +1,99 @@
+"""gymnax: `gymnax:DeepSea-bsuite`, `gymnax:CartPole-v1`, `gymnax:Breakout-MinAtar`, and what `gymnax.register` adds.
+
+Observations are those of gymnax as float32; a single number that names a state becomes one-hot. gymnax draws nothing
+that is a picture of fixed size, so there are no films.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
+
+from derex.envs.suites.jax_suite import settled
+from derex.envs.suites.support import load, unknown
+from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
+
+SUCCESS = {
+    "Catch-bsuite": 1.0,
+    "DeepSea-bsuite": 0.5,  # 1 for the treasure, less at most 0.01 for the way
+    "MemoryChain-bsuite": 1.0,
+    "FourRooms-misc": 1.0,
+    "FrozenLake-misc": 1.0,
+}
+"""returns that only those who solve the task get; of other tasks success is not defined"""
+
+DOWNLOADED = ("MNISTBandit-bsuite",)
+"""tasks that are not offered, since making one fetches data"""
+
+
+class Gymnax:
+    """One environment of gymnax with its default parameters; `max_steps_in_episode` is the time limit.
+
+    From version 1.0 on gymnax keeps that limit apart from the task's own end, which `step_env` tells.
+    """
+
+    def __init__(self, name: str) -> None:
+        gymnax = load("gymnax", "gymnax")
+        if name not in names():
+            raise unknown("gymnax", name, names())
+        self._env, self._params = gymnax.make(name)
+        self._observed, self._state = jax.eval_shape(
+            lambda key: self._env.reset_env(key, self._params), jax.random.key(0)
+        )
+        self._ids = 0
+        if self._observed.shape == ():
+            self._ids = int(self._env.observation_space(self._params).n)
+        self.spec = EnvironmentSpec(
+            name=f"gymnax:{name}",
+            observation=jax.ShapeDtypeStruct(
+                (self._ids,) if self._ids else self._observed.shape, jnp.float32
+            ),
+            action=_action(name, self._env.action_space(self._params)),
+            horizon=int(self._params.max_steps_in_episode),
+            success_return=SUCCESS.get(name),
+        )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Any, Float32[Array, "*shape"]]:
+        """As gymnax does."""
+        observation, state = self._env.reset_env(key, self._params)
+        return settled(state, self._state), self._observe(observation)
+
+    def step(
+        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
+    ) -> tuple[Any, Float32[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
+        """One step without gymnax's own reset; numbers outside of the action's bounds are clipped."""
+        if isinstance(self.spec.action, Box):
+            action = jnp.clip(action, self.spec.action.low, self.spec.action.high)
+        observation, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+        reward, terminated = jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
+        return settled(state, self._state), self._observe(observation), reward, terminated
+
+    def _observe(self, observation: Shaped[Array, "*any"]) -> Float32[Array, "*shape"]:
+        if self._ids:
+            return jax.nn.one_hot(observation, self._ids, dtype=jnp.float32)
+        return jnp.asarray(observation, jnp.float32)
+
+
+def make(name: str) -> Gymnax:
+    """The environment of that name."""
+    return Gymnax(name)
+
+
+def names() -> list[str]:
+    """Names that are registered now."""
+    registered = load("gymnax", "gymnax").registered_envs
+    return sorted(name for name in registered if name not in DOWNLOADED)
+
+
+def _action(name: str, space: Any) -> ActionSpec:
+    if hasattr(space, "n"):
+        return Discrete(int(space.n))
+    low, high = (jnp.unique(jnp.asarray(bound)) for bound in (space.low, space.high))
+    if len(space.shape) != 1 or len(low) != 1 or len(high) != 1:
+        raise ValueError(
+            f"name: the actions of 'gymnax:{name}' are {space.shape} numbers from {space.low} to {space.high}; "
+            f"expected a vector with the same bounds for all. Rescale them in the environment."
+        )
+    return Box(space.shape[0], float(low[0]), float(high[0]))

@@ -1,0 +1,215 @@
+"""A line to a dm_env_rpc server that cannot hang: every answer has a time limit and a largest size.
+
+Without a certificate only servers on this machine are spoken to. All that can go wrong with a server (it is gone, late,
+or answers what it should not) is a `ServerError`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from derex.envs.suites.support import load
+
+_BETWEEN_TRIES = 0.2  # seconds
+
+
+class ServerError(RuntimeError):
+    """The server is gone, late, or answers what it should not."""
+
+
+class Unreachable(ServerError):
+    """There is no server, and there has not been one for as long as was to be waited."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a server is spoken to; each is read from an environment variable, `DEREX_HARD8_` and its name in capitals."""
+
+    address: str = "localhost:10000"
+    """host:port"""
+    certificate: str = ""
+    """file with the certificates (PEM) to trust, for servers on other machines"""
+    ready_seconds: float = 40.0
+    """for a server to come up"""
+    answer_seconds: float = 30.0
+    """for each answer"""
+    largest_message: int = 2**24
+    """bytes"""
+    repeats: int = 4
+    """steps of the server for which each action is held; the rewards are added up"""
+    fresh_worlds: bool = False
+    """a new world for each episode, so that the same seed gives the same one; else worlds go on from reset to reset"""
+
+    def __post_init__(self) -> None:
+        split_address(self.address)
+        for name in ("ready_seconds", "answer_seconds", "largest_message", "repeats"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)}.")
+
+    @classmethod
+    def from_environment(cls, **given: Any) -> Options:
+        """What the environment variables say, over it what is given."""
+        found: dict[str, Any] = {}
+        for name, usual in vars(cls()).items():
+            text = os.environ.get(f"DEREX_HARD8_{name.upper()}")
+            if text is None:
+                continue
+            try:
+                found[name] = (
+                    text.lower() in ("1", "true", "yes") if isinstance(usual, bool) else type(usual)(text)
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"DEREX_HARD8_{name.upper()}: expected a number such as {usual}, got {text!r}."
+                ) from error
+        return cls(**{**found, **given})
+
+
+class Connection:
+    """Requests and their answers, one after the other."""
+
+    def __init__(self, options: Options):
+        """Connects within `options.ready_seconds`."""
+        grpc = load("grpc", "hard8")
+        from dm_env_rpc.v1 import dm_env_rpc_pb2_grpc
+
+        self._options = options
+        size = options.largest_message
+        self._channel = grpc.secure_channel(
+            options.address,
+            credentials(options),
+            [("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size)],
+        )
+        self._requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        try:
+            grpc.channel_ready_future(self._channel).result(options.ready_seconds)
+        except grpc.FutureTimeoutError as error:
+            self._channel.close()
+            raise Unreachable(
+                f"address: nothing answers at {options.address} within {options.ready_seconds} s. Is the container "
+                "running, and its port 10000 published there?"
+            ) from error
+        self._call = dm_env_rpc_pb2_grpc.EnvironmentStub(self._channel).Process(
+            iter(self._requests.get, None)
+        )
+        # a blocking read has no time limit; reading in a thread of its own, the queue gives one
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._open = True
+
+    def send(self, request: Any) -> Any:
+        """The answer to a request; DmEnvRpcError where the server says that the request is wrong."""
+        from dm_env_rpc.v1 import message_utils
+
+        if not self._open:
+            raise ServerError(f"address: the connection to {self._options.address} is closed.")
+        message, field = message_utils.pack_environment_request(request)
+        self._requests.put(message)
+        try:
+            answer = self._answers.get(timeout=self._options.answer_seconds)
+        except queue.Empty:
+            self.close()
+            raise ServerError(
+                f"address: {self._options.address} did not answer a {field} request within "
+                f"{self._options.answer_seconds} s."
+            ) from None
+        if isinstance(answer, Exception):
+            self.close()
+            raise ServerError(f"address: {self._options.address} broke off: {_told(answer)}") from answer
+        try:
+            return message_utils.unpack_environment_response(answer, field)
+        except ValueError as error:
+            self.close()
+            raise ServerError(
+                f"address: {self._options.address} answered a {field} request with something else: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Hangs up; again does no harm."""
+        if self._open:
+            self._open = False
+            self._requests.put(None)
+            self._call.cancel()
+            self._channel.close()
+            self._reader.join(self._options.answer_seconds)
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._answers.put(answer)
+            self._answers.put(EOFError("the server ended the conversation"))
+        except Exception as error:
+            self._answers.put(error)
+
+
+def connect(options: Options) -> Connection:
+    """A connection to a server that is ready: it answers a step in no world with an error, as it should."""
+    messages = load("dm_env_rpc.v1.dm_env_rpc_pb2", "hard8")
+    from dm_env_rpc.v1 import error
+
+    until = time.monotonic() + options.ready_seconds
+    while True:
+        connection = Connection(options)
+        try:
+            connection.send(messages.StepRequest())
+        except error.DmEnvRpcError:
+            return connection
+        except ServerError:
+            connection.close()
+            if time.monotonic() + _BETWEEN_TRIES > until:
+                raise
+            time.sleep(_BETWEEN_TRIES)
+        else:
+            connection.close()
+            raise ServerError(
+                f"address: {options.address} answers a step before any world is joined; it is no DM-Hard-8 server."
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[host]:port` as two."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(f"address: expected host:port, such as localhost:10000, got {address!r}.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def credentials(options: Options) -> Any:
+    """TLS with the certificates given, or none on this machine; anything else is refused."""
+    import grpc
+
+    if options.certificate:
+        return grpc.ssl_channel_credentials(Path(options.certificate).read_bytes())
+    host, _ = split_address(options.address)
+    if not is_loopback(host):
+        raise ValueError(
+            f"address: {host!r} is another machine, and the connection would not be encrypted. Set "
+            "DEREX_HARD8_CERTIFICATE to the file of its certificate, or forward its port to localhost."
+        )
+    return grpc.local_channel_credentials()
+
+
+def _told(error: Exception) -> str:
+    """What gRPC says, without its pages of details."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if callable(code) and callable(details):
+        return f"{code()}: {details()}"
+    return f"{type(error).__name__}: {error}"

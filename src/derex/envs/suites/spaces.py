@@ -1,0 +1,121 @@
+"""Spaces of gymnasium as parts of our specifications, and what comes out of them as arrays of those parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from derex.envs import words
+from derex.envs.suites import actions
+from derex.types import ActionSpec, Discrete, MultiDiscrete, Symbols, Words
+
+GREY_RANK = 2
+
+
+class Seen(NamedTuple):
+    """What a space of observations is to us."""
+
+    spec: Any
+    read: Callable[[Any], Any]
+    """from the package's observation to ours"""
+
+
+class Acted(NamedTuple):
+    """What a space of actions is to us."""
+
+    spec: ActionSpec
+    write: Callable[[Any], Any]
+    """from our action to the package's; wrong ones raise"""
+
+
+def observations(space: Any) -> Seen:
+    """How observations of the space are read; dicts and tuples stay what they are."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        parts = {name: observations(part) for name, part in space.spaces.items()}
+        return Seen(
+            {name: part.spec for name, part in parts.items()},
+            lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
+        )
+    if isinstance(space, spaces.Tuple):
+        several = [observations(part) for part in space.spaces]
+        return Seen(
+            tuple(part.spec for part in several),
+            lambda seen: tuple(part.read(each) for part, each in zip(several, seen, strict=True)),
+        )
+    if isinstance(space, spaces.Text):
+        return _words()
+    if isinstance(space, spaces.Discrete):
+        return _symbols(np.asarray([space.n]), np.asarray([space.start]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _symbols(space.nvec.ravel(), space.start.ravel())
+    if isinstance(space, spaces.MultiBinary):
+        return numbers(space.shape, np.float32)
+    if isinstance(space, spaces.Box):
+        return numbers(space.shape, space.dtype)
+    raise TypeError(
+        f"observation_space: {type(space).__name__} cannot be read; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Text, or a Dict or Tuple of them. Turn it into one with a gymnasium.ObservationWrapper."
+    )
+
+
+def numbers(shape: tuple[int, ...], dtype: Any) -> Seen:
+    """Pictures stay bytes, grey ones get a channel of one; all other numbers become float32."""
+    kept = np.dtype(np.uint8 if np.dtype(dtype) == np.uint8 else np.float32)
+    ours = (*shape, 1) if kept == np.uint8 and len(shape) == GREY_RANK else tuple(shape)
+    return Seen(jax.ShapeDtypeStruct(ours, kept), lambda seen: np.asarray(seen, kept).reshape(ours))
+
+
+def acts(space: Any) -> Acted:
+    """How actions of the space are written."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        n, start = int(space.n), int(space.start)
+        return Acted(Discrete(n), lambda action: np.int64(actions.choice(action, n) + start))
+    if isinstance(space, spaces.MultiBinary):
+        twos = (2,) * int(np.prod(space.shape))
+        return Acted(
+            MultiDiscrete(twos),
+            lambda action: actions.choices(action, twos).reshape(space.shape).astype(np.int8),
+        )
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = tuple(int(size) for size in space.nvec.ravel())
+        return Acted(
+            MultiDiscrete(sizes),
+            lambda action: (actions.choices(action, sizes).reshape(space.shape) + space.start).astype(
+                space.dtype
+            ),
+        )
+    if isinstance(space, spaces.Box):
+        return _box(space)
+    raise TypeError(
+        f"action_space: {type(space).__name__} cannot be acted in; expected Discrete, MultiDiscrete, MultiBinary or "
+        "Box. Turn it into one with a gymnasium.ActionWrapper."
+    )
+
+
+def _box(space: Any) -> Acted:
+    bounds = actions.make_range(space.low, space.high)
+    whole = np.dtype(space.dtype).kind in "iu"
+
+    def write(action: Any) -> np.ndarray:
+        scaled = bounds.scaled(action).reshape(space.shape)
+        # casting may round past a bound by the last bit
+        return np.clip((np.rint(scaled) if whole else scaled).astype(space.dtype), space.low, space.high)
+
+    return Acted(bounds.spec, write)
+
+
+def _symbols(sizes: np.ndarray, start: np.ndarray) -> Seen:
+    spec = Symbols((len(sizes),), tuple(int(size) for size in sizes), np.int32)
+    return Seen(spec, lambda seen: (np.asarray(seen).ravel() - start).astype(np.int32))
+
+
+def _words() -> Seen:
+    spec = Words()
+    return Seen(spec, lambda text: words.encode(text, spec))

@@ -1,0 +1,153 @@
+"""Vector environments in all three modes of resetting, step by step against single environments."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from derex.envs.host import VectorPool, VectorStreams, empty_steps
+from derex.envs.host.stream import episode_seed
+from derex.types import Discrete, EnvironmentSpec, TimeStep
+
+N, STEPS = 3, 120
+KEYS: list[tuple[int, ...]] = [(5, b) for b in range(N)]
+LIMIT = 17  # of gymnasium itself
+
+
+def make_one() -> Any:
+    return gymnasium.make("CartPole-v1", max_episode_steps=LIMIT)
+
+
+def spec_of(horizon: int) -> EnvironmentSpec:
+    return EnvironmentSpec("cart", jax.ShapeDtypeStruct((4,), np.float32), Discrete(2), horizon)
+
+
+def actions_of(seed: int = 0) -> np.ndarray:
+    """Some streams fall soon, others last to the limit."""
+    rng = np.random.default_rng(seed)
+    balanced = np.arange(STEPS) % 2
+    return np.stack([balanced, rng.integers(0, 2, STEPS), np.ones(STEPS, int)], axis=1)
+
+
+def single(key: tuple[int, ...], actions: np.ndarray, seeded: bool, horizon: int) -> list[tuple[Any, ...]]:
+    """Observation, reward, discount, truncated and first of every step of one environment."""
+    env, steps, number, last, taken = make_one(), [], 0, True, 0
+    cut_by_us = False
+    for action in [0, *actions]:
+        if last:
+            told = seeded or number == 0 or cut_by_us
+            if cut_by_us:
+                env.step(action)  # a vector environment cannot let it wait
+            seen, _ = env.reset(seed=episode_seed(key, number) if told else None)
+            number, taken, last, cut_by_us = number + 1, 0, False, False
+            steps.append((seen, 0.0, 1.0, False, True))
+            continue
+        seen, reward, terminated, truncated, _ = env.step(int(action))
+        taken += 1
+        cut_by_us = not (terminated or truncated) and taken >= horizon
+        last = terminated or truncated or cut_by_us
+        steps.append((seen, float(reward), float(not terminated), not terminated and last, False))
+    env.close()
+    return steps
+
+
+def assert_same(steps: list[TimeStep], row: int, expected: list[tuple[Any, ...]]) -> None:
+    for step, (seen, reward, discount, truncated, first) in zip(steps, expected, strict=True):
+        np.testing.assert_array_equal(step.observation[row], seen)
+        came = step.reward[row], step.discount[row], step.truncated[row], step.first[row]
+        assert came == (reward, discount, truncated, first)
+
+
+@pytest.mark.parametrize("horizon", [500, 12])
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+def test_streams_are_single_environments(mode: AutoresetMode, horizon: int) -> None:
+    """Ended by the task, by gymnasium's limit, and by ours, which is lower the second time."""
+    vector = SyncVectorEnv([make_one] * N, autoreset_mode=mode)
+    streams = VectorStreams(vector, spec_of(horizon), KEYS)
+    actions = actions_of()
+    steps = [streams.begin(), *(streams.step(row) for row in actions)]
+    streams.close()
+    ends = np.array([[step.discount == 0, step.truncated] for step in steps])
+    assert ends.any(axis=(0, 2)).all()  # both kinds are there
+    for row in range(N):
+        seeded = mode != AutoresetMode.NEXT_STEP
+        assert_same(steps, row, single(KEYS[row], actions[:, row], seeded, horizon))
+    firsts = np.sum([step.first for step in steps], axis=0)
+    np.testing.assert_array_equal(streams.begun, firsts)
+
+
+@pytest.mark.slow
+def test_several_processes_of_gymnasium_give_the_same() -> None:
+    """Never forked: JAX runs in this one."""
+    steps, mode = [], AutoresetMode.SAME_STEP
+    for vector in (
+        SyncVectorEnv([make_one] * N, autoreset_mode=mode),
+        AsyncVectorEnv([make_one] * N, autoreset_mode=mode, context="spawn"),
+    ):
+        streams = VectorStreams(vector, spec_of(500), KEYS)
+        steps.append([streams.begin(), *(streams.step(row) for row in actions_of()[:40])])
+        streams.close()
+    for ours, theirs in zip(*steps, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def with_spec(n: int, seed: int) -> Any:
+    vector: Any = SyncVectorEnv([make_one] * n, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector.spec = spec_of(500)
+    return vector
+
+
+def test_a_pool_of_vectors_is_stepped_in_groups() -> None:
+    pool = VectorPool(with_spec, KEYS, (2, 1))
+    actions, steps = actions_of(), []
+    for row in [None, *actions]:
+        pool.send(0, None if row is None else row[:2])
+        pool.send(1, None if row is None else row[2:])
+        parts = [empty_steps(pool.spec, size) for size in pool.groups]
+        assert not any(pool.receive(g, part).any() for g, part in enumerate(parts))
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        steps.append(TimeStep(joined.observation[0], *joined[1:]))
+    begun = pool.begun
+    pool.close()
+    pool.close()
+    for row in range(N):
+        assert_same(steps, row, single(KEYS[row], actions[:, row], True, 500))
+    np.testing.assert_array_equal(begun, np.sum([step.first for step in steps], axis=0))
+
+
+def test_bad_vectors_are_refused() -> None:
+    vector = SyncVectorEnv([make_one] * N)
+    with pytest.raises(ValueError, match="keys: expected one for each of 3 environments, got 2"):
+        VectorStreams(vector, spec_of(500), KEYS[:2])
+    wrong = spec_of(500)._replace(observation=jax.ShapeDtypeStruct((5,), np.float32))
+    with pytest.raises(ValueError, match=r"observation: expected .*5.* as the spec of cart has it; got .*4"):
+        VectorStreams(vector, wrong, KEYS).begin()
+    vector.metadata = {"autoreset_mode": "Sometimes"}
+    with pytest.raises(ValueError, match="'Sometimes', expected NextStep, SameStep or Disabled"):
+        VectorStreams(vector, spec_of(500), KEYS)
+    vector.close()
+
+
+class NoOptions:
+    """Resets itself, and cannot be told to."""
+
+    num_envs, metadata = 1, {}
+
+    def reset(self) -> Any:
+        return np.zeros((1, 4), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        return np.zeros((1, 4), np.float32), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), {}
+
+
+def test_a_limit_that_cannot_be_kept_is_an_error() -> None:
+    streams = VectorStreams(NoOptions(), spec_of(2), [(0,)])
+    streams.begin()
+    assert streams.mode == "NextStep"
+    assert not streams.step(np.zeros(1, int)).last
+    assert streams.step(np.zeros(1, int)).truncated
+    with pytest.raises(ValueError, match="Let it reset in mode NextStep with its own time limit"):
+        streams.step(np.zeros(1, int))

@@ -1,0 +1,113 @@
+"""ViZDoom: the same game as without us, at our size, with ends that are told apart."""
+
+import jax
+import numpy as np
+import pytest
+
+from derex.envs.suites import pictures
+from derex.envs.suites import vizdoom as suite
+from derex.types import Discrete, MultiDiscrete
+
+gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("vizdoom")
+
+
+def bare(name, **options):
+    import vizdoom.gymnasium_wrapper  # noqa: F401 (registers the ids)
+
+    return gymnasium.make(name, screen_resolution=suite.SCREEN, disable_env_checker=True, **options)
+
+
+def test_the_same_game_as_without_us():
+    """Screens and rewards; the game itself gives up after 2100 frames, which is after 132 steps of 16."""
+    env, game = suite.make("VizdoomMyWayHome-v1@16"), bare("VizdoomMyWayHome-v1", frame_skip=16)
+    assert env.spec.observation == {"screen": jax.ShapeDtypeStruct((72, 96, 3), np.uint8)}
+    assert env.spec.action == Discrete(6)
+    assert env.spec.horizon == 132
+    ours, theirs = env.begin(7), game.reset(seed=7)[0]
+    random, total = np.random.default_rng(0), 0.0
+    for number in range(132):
+        np.testing.assert_array_equal(ours["screen"], pictures.resized(theirs["screen"], 72, 96))
+        action = random.integers(6)
+        step = env.act(np.asarray(action))
+        theirs, reward, _, cut, _ = game.step(np.int64(action))
+        assert step.truncated == cut == (number == 131)
+        assert not step.terminated
+        ours, total = step.observation, total + step.reward
+        if number < 131:
+            assert step.reward == pytest.approx(reward)
+    assert not theirs["screen"].any()  # the game shows nothing at its time limit,
+    assert len(np.unique(ours["screen"])) > 20  # we do
+    assert total < suite.SUCCESS["VizdoomMyWayHome"]
+    env.close()
+    game.close()
+
+
+def test_the_armour_is_a_success():
+    """Seed 10 begins near to it; these moves find it. The last screen stays."""
+    env = suite.make("VizdoomMyWayHome-v1")
+    assert env.spec.horizon == 525
+    random = np.random.default_rng(10)
+    env.begin(10)
+    total, steps, step = 0.0, 0, None
+    while step is None or not (step.terminated or step.truncated):
+        move = int(random.choice([3, 4, 5], p=[0.6, 0.2, 0.2]))
+        for _ in range(int(random.integers(1, 16 if move == 3 else 8))):
+            step = env.act(np.asarray(move))
+            total, steps = total + step.reward, steps + 1
+            if step.terminated or step.truncated:
+                break
+    assert step.terminated
+    assert steps < 100
+    assert total == pytest.approx(1 - 0.0001 * 4 * steps, abs=0.002)
+    assert total >= 0.5 == env.spec.success_return
+    assert len(np.unique(step.observation["screen"])) > 20
+    env.close()
+
+
+def test_scenarios_with_more_to_see():
+    env = suite.make("VizdoomHealthGathering-v1")
+    assert env.spec.observation["gamevariables"] == jax.ShapeDtypeStruct((1,), np.float32)
+    game = bare("VizdoomHealthGathering-v1", frame_skip=4)
+    health = game.reset(seed=0)[0]["gamevariables"]
+    np.testing.assert_array_equal(env.begin(0)["gamevariables"], health)
+    assert 0 < health[0] < 100
+    game.close()
+    assert env.spec.success_return is None
+    env.close()
+    env = suite.make("VizdoomBasic-MultiBinary-v1")
+    assert env.spec.action == MultiDiscrete((2, 2, 2))
+    env.begin(0)
+    env.act(np.asarray([1, 0, 1]))
+    env.close()
+
+
+def test_names():
+    """A version that was given up means the present one; a name without a version is none."""
+    assert "VizdoomMyWayHome-v1" in suite.names()
+    env = suite.make("VizdoomMyWayHome-v0")
+    assert env.spec.name == "vizdoom:VizdoomMyWayHome-v0"
+    assert env.spec.success_return == 0.5
+    env.close()
+    with pytest.raises(ValueError, match="Did you mean 'vizdoom:VizdoomMyWayHome-v1'"):
+        suite.make("VizdoomMyWayHome")
+    with pytest.raises(ValueError, match="after the @; expected one of 1, 2"):
+        suite.make("VizdoomMyWayHome-v1@0")
+
+
+def test_pictures_at_another_size():
+    """The mean is kept, nothing is left out, flat pictures stay flat, and whole factors give exact means."""
+    random = np.random.default_rng(0)
+    picture = random.integers(0, 256, (120, 160, 3)).astype(np.uint8)
+    small = pictures.resized(picture, 72, 96)
+    assert small.shape == (72, 96, 3)
+    assert small.mean() == pytest.approx(picture.mean(), abs=1.0)
+    halves = pictures.resized(picture, 60, 80)
+    exact = picture.reshape(60, 2, 80, 2, 3).mean(axis=(1, 3))
+    assert np.abs(halves - exact).max() <= 0.5
+    np.testing.assert_array_equal(pictures.resized(picture, 120, 160), picture)
+    assert set(np.unique(pictures.resized(np.full((210, 160, 1), 77, np.uint8), 84, 84))) == {77}
+    for row in range(210):  # a line of one pixel shows wherever it is
+        line = np.zeros((210, 160, 1), np.uint8)
+        line[row] = 255
+        assert pictures.resized(line, 84, 84).max() >= 60
