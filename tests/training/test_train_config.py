@@ -1,6 +1,7 @@
 """What a run may be asked to do."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,12 @@ def test_a_command_sees_the_options_of_the_form() -> None:
 def test_options_of_the_agent_are_checked(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         AgentConfig(**options)
+
+
+@pytest.mark.parametrize("form", ["histories", "belief"])
+def test_an_unroll_too_short_for_any_test_is_refused(form):
+    config = TrainConfig("catch", Path("a"), form=form, agent=AgentConfig(unroll=7))
+    with pytest.raises(ValueError, match=r"agent.unroll: expected at least 8, .* got 7\. Or shorter tests"):
+        config.resolved()
+    assert replace(config, agent=AgentConfig(unroll=8)).resolved().agent.unroll == 8
+    assert replace(config, form="states").resolved().agent.unroll == 7

@@ -93,7 +93,10 @@ class Representation(NamedTuple):
 
 @runtime_checkable
 class Form(Protocol):
-    """Plain options of a representation (a frozen dataclass), from which the record is built."""
+    """Plain options of a representation (a frozen dataclass), from which the record is built.
+
+    One that cannot learn from short unrolls says so by an attribute `shortest_unroll`.
+    """
 
     def build(self) -> Representation: ...
 

@@ -71,6 +71,11 @@ class BeliefForm:
         """What histories are paired with."""
         return future_of(self.tests, self.decomposition.tied)
 
+    @property
+    def shortest_unroll(self) -> int:
+        """Transitions that an unroll must have for any history in it to count."""
+        return self.future().needs
+
     def build(self) -> Representation:
         """The record."""
         use = BonusUse(self.lambda_b, self.centre_bonus)

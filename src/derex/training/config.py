@@ -135,6 +135,12 @@ class TrainConfig:
             raise ValueError(
                 f"representation: expected {expected} for method {self.method!r}, got {type(chosen).__name__}."
             )
+        least = getattr(chosen, "shortest_unroll", 1)
+        if self.agent.unroll < least:
+            raise ValueError(
+                f"agent.unroll: expected at least {least}, since tests of the representation are as long and would not "
+                f"fit; got {self.agent.unroll}. Or shorter tests: representation.tests."
+            )
         given = {option.name: getattr(self, option.name) for option in fields(TrainConfig)}
         given |= {"form": named[0], "representation": chosen, "steps": int(self.steps)}
         return TrainConfig(**given | {"log_every": self.log_interval * self.iteration_steps})
