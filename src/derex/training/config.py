@@ -22,7 +22,7 @@ class TrainConfig:
     """
 
     env: str
-    """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ..."""
+    """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ...; several: a,b,c"""
     out: Path
     """folder for metrics.jsonl, config.json, checkpoints and the map of visits; a run that is there goes on"""
     method: str = "derex"
@@ -158,7 +158,7 @@ def config_type(method: str, form: str, preset: str = "", env: str = "") -> type
         from derex.training.presets import find_preset
 
         found = find_preset(preset)
-        defaults = {"agent": found.agent(env), "representation": found.form(env, method, form)}
+        defaults = {"agent": found.agent(env, method, form), "representation": found.form(env, method, form)}
     options = [
         (name, type(default), field(default_factory=lambda default=default: default))
         for name, default in defaults.items()

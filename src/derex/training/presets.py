@@ -1,7 +1,8 @@
 """The agents and representations of `derex reproduce exploration`: every number that is tuned, in one place.
 
 What is shared: on one environment all methods have the same agent, `AGENTS`, to the last number; they differ in the
-representation alone, `FORMS`. All bonuses are divided by their own running deviation, so that λ_b weighs them alike.
+representation alone, `FORMS`. The one exception is the paper's form, trained through the agent's loss:
+`LEARNING_RATES`. All bonuses are divided by their own running deviation, so that λ_b weighs them alike.
 A feed-forward core does for the belief forms too where an observation is the whole state: b_t = F₂(F₁(O_t)).
 """
 
@@ -39,6 +40,10 @@ AGENTS: dict[str, AgentConfig] = {
 }
 """by environment, N for its number; `EXPLORER` on others"""
 
+LEARNING_RATES: dict[tuple[str, str], float] = {("derex", "belief"): 1e-3}
+"""by method and form: what it takes to learn the decomposition through the agent's own loss while the policy moves; all
+others have the agent's"""
+
 FORMS: dict[tuple[str, str], Form] = {
     ("vmpo", ""): NoForm(),
     ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
@@ -46,7 +51,7 @@ FORMS: dict[tuple[str, str], Form] = {
     ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
     ("derex", "histories"): HistoriesForm(),
     ("derex", "states"): StatesForm(),
-    ("derex", "belief"): BeliefForm(weight=1.0),
+    ("derex", "belief"): BeliefForm(weight=1.0, test_actions=False),
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 
@@ -58,9 +63,10 @@ FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
 
-def exploration_agent(env: str, width: int = WIDTH) -> AgentConfig:
-    """The agent of all methods on an environment."""
-    return replace(AGENTS.get(_family(env), EXPLORER), width=width)
+def exploration_agent(env: str, method: str = "", form: str = "", *, width: int = WIDTH) -> AgentConfig:
+    """The agent on an environment: the same for all methods but for `LEARNING_RATES`."""
+    agent = replace(AGENTS.get(_family(env), EXPLORER), width=width)
+    return replace(agent, learning_rate=LEARNING_RATES.get((method, form), agent.learning_rate))
 
 
 def exploration_form(env: str, method: str, form: str = "", *, width: int = WIDTH, k: int = FEATURES) -> Form:
@@ -92,10 +98,10 @@ def _sized(form: Form, width: int, k: int) -> Form:
 class Preset(NamedTuple):
     """Where the numbers of a run come from that its user leaves open."""
 
-    agent: Callable[[str], AgentConfig]
-    """of an environment"""
+    agent: Callable[[str, str, str], AgentConfig]
+    """of an environment, for a method and one of its forms"""
     form: Callable[[str, str, str], Form]
-    """of an environment, a method and one of its forms"""
+    """the same for the representation"""
 
 
 PRESETS: dict[str, Preset] = {"exploration": Preset(exploration_agent, exploration_form)}

@@ -38,7 +38,7 @@ def train_config(study: ExplorationStudy, case: Case) -> TrainConfig:
         seeds=study.seeds,
         streams=study.streams,
         overwrite=True,
-        agent=exploration_agent(case.env, study.width),
+        agent=exploration_agent(case.env, case.method, case.form, width=study.width),
         representation=form,
     ).resolved()
 
