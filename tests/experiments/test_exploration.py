@@ -147,8 +147,8 @@ def test_presets_of_one_environment_can_differ(monkeypatch):
     other = replace(STATES, lambda_b=0.25)
     monkeypatch.setitem(presets.FORMS_ON, "deep-sea-N", {("derex", "states"): other})
     assert exploration_form("deep-sea-10", "derex", "states") == other
-    assert exploration_form("rooms-chain-8", "derex", "states") == STATES
-    assert exploration_agent("something-new") == presets.EXPLORER
+    assert exploration_form("rooms-chain-8", "derex", "states") == replace(STATES, width=presets.WIDTH)
+    assert exploration_agent("something-new") == replace(presets.EXPLORER, width=presets.WIDTH)
     assert exploration_agent("rooms-chain-30") == exploration_agent("rooms-chain-3")
 
 
