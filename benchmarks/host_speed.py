@@ -88,7 +88,8 @@ def bare(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Calla
         share = len(range(number, options.streams, options.workers))
         process = context.Process(target=step_bare, args=(task.source, share, number, theirs), daemon=True)
         process.start()
-        stack.callback(process.terminate)
+        stack.callback(process.join)
+        stack.callback(ours.send, None)
         lines.append(ours)
     for line in lines:
         line.recv()
@@ -107,8 +108,7 @@ def step_bare(source: Any, share: int, number: int, line: Any) -> None:
     rng, begun = np.random.default_rng(number), 0
     ended = [True] * share
     line.send("ready")
-    while True:
-        seconds = line.recv()
+    while (seconds := line.recv()) is not None:
         start, steps = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:
             for place, environment in enumerate(environments):
@@ -120,6 +120,8 @@ def step_bare(source: Any, share: int, number: int, line: Any) -> None:
                     ended[place] = step.terminated or step.truncated
             steps += share
         line.send(steps / (time.perf_counter() - start))
+    for environment in environments:
+        environment.close()
 
 
 def random_pool(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Callable[[], float]:

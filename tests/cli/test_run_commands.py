@@ -154,3 +154,12 @@ def test_the_suites_are_extras() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras = {suite.extra for suite in SUITES.values() if suite.extra}
     assert extras <= set(project["optional-dependencies"])
+
+
+def test_a_suite_that_is_not_installed_is_2_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    assert cli.main(["train", "--env", "babyai:BabyAI-GoToObj-v0", "--out", str(tmp_path / "a")]) == 2
+    assert 'pip install "derex[minigrid]"' in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

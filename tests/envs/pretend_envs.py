@@ -1,11 +1,12 @@
 """Small host environments for tests, whose episodes are known in advance and which can fail in every way.
 
-As a suite, so that worker processes can make them by name: `pretend:length=7,fault=raise,chance=0.01,log=/a/file`.
+As a suite, so that worker processes can make them by name: `pretend:length=7+fault=raise+chance=0.01+log=/a/file`.
 """
 
 import json
 import os
 import signal
+import subprocess
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -44,12 +45,16 @@ class Pretend:
     """a step of every episode at which it fails"""
     only_first: bool = False
     """fails in episodes with the number 0 alone, as far as it is known from `log`"""
+    engine: bool = False
+    """starts a process of its own, as some games do"""
     log: str = ""
     """a file that gets a line for every episode that begins and for every one that ends"""
 
     def __post_init__(self) -> None:
         self.spec = spec_of(horizon=self.horizon, box=self.box)
         self.closed = 0
+        if self.engine:
+            self.process = subprocess.Popen(["sleep", "1000"])
 
     def begin(self, seed: int) -> Any:
         self._seed, self._time, self._total, self._action = seed, 0, 0.0, 0.0
@@ -105,9 +110,9 @@ def wait_for_ever() -> None:
 
 
 def make(name: str) -> Pretend:
-    """From "length=7,fault=raise"."""
+    """From "length=7+fault=raise"."""
     options: dict[str, Any] = {}
-    for word in filter(None, name.split(",")):
+    for word in filter(None, name.split("+")):
         key, _, value = word.partition("=")
         options[key] = type(getattr(Pretend, key))(float(value) if key not in ("fault", "log") else value)
     return Pretend(**options)

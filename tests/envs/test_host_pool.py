@@ -167,14 +167,18 @@ def test_signals_are_left_to_the_parent_and_closing_leaves_nothing_behind() -> N
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
+def children_of(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
 PARENT = """
 import sys
 sys.path.insert(0, {tests!r})
 from functools import partial
 from pretend_envs import Pretend
 from derex.envs.host import Pool, PoolOptions, Streams
-source = partial(Pretend, fault="hang", at=0)
-pool = Pool(Streams(source().spec, [source] * 2, [(0, 0), (0, 1)], (2,)), PoolOptions(2))
+source = partial(Pretend, fault="hang", at=0, engine=True)
+pool = Pool(Streams(Pretend().spec, [source] * 2, [(0, 0), (0, 1)], (2,)), PoolOptions(2))
 pool.send(0)
 pool.send(0)  # now both hang
 print(*pool.processes, flush=True)
@@ -186,7 +190,7 @@ import signal; signal.pause()
     not sys.platform.startswith("linux"), reason="elsewhere a busy worker ends when it listens"
 )
 def test_workers_die_with_a_killed_parent_even_while_they_hang() -> None:
-    """No script has to guard its main part: a worker does not run it again."""
+    """And so do the processes that their environments have started. No script has to guard its main part."""
     code = PARENT.format(tests=str(Path(__file__).parent))
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -197,6 +201,9 @@ def test_workers_die_with_a_killed_parent_even_while_they_hang() -> None:
         assert parent.stdout is not None
         processes = [int(word) for word in parent.stdout.readline().split()]
         assert len(processes) == 2
+        engines = [child for process in processes for child in children_of(process)]
+        assert len(engines) == 4  # with the shells that wait for the parent's end
+        processes += engines
         assert all(is_running(process) for process in processes)
         parent.kill()
     deadline = time.monotonic() + 60

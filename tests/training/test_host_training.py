@@ -26,6 +26,7 @@ from derex.training.host_acting import Unrolled, joined
 from derex.training.host_loop import HostLoop, HostTraining
 from derex.training.loop import TrainState
 from derex.training.making import make_loop
+from derex.training.mesh import data_mesh, placed
 from derex.training.trained import restore_agents
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2, learning_rate=0.03)
@@ -105,14 +106,15 @@ def unrolls() -> tuple[list[TrainState], list[Rollout], list[Unrolled], HostTrai
     assert isinstance(training, HostTraining)
     loop = make_loop(training, config, lambda event, **details: None)
     assert isinstance(loop, HostLoop)
-    state = training.begin_seeds(config.all_seeds)
+    mesh = data_mesh()
+    state = placed(training, training.begin_seeds(config.all_seeds), mesh)
     states: list[TrainState] = [state]
     rollouts: list[Rollout] = []
     gathered: list[Unrolled] = []
     join = jax.jit(lambda groups: joined(training.streams.spec, groups))
     try:
         for _ in range(4):
-            state = loop.advance(state, 1, False, True)
+            state = placed(training, loop.advance(state, 1, False, True), mesh)
             states.append(state)
             assert loop._ahead is not None
             gathered.append(loop._ahead)
@@ -189,7 +191,7 @@ class At:
 def test_a_stopped_run_goes_on_with_new_episodes(whole: Path, tmp_path: Path) -> None:
     """All that was learnt is there; open episodes are given up, and those of the log interval under way are kept."""
     log = tmp_path / "log"
-    config = tiny(tmp_path / "run", env=f"length={LENGTH},log={log}")
+    config = tiny(tmp_path / "run", env=f"length={LENGTH}+log={log}")
     with pytest.raises(Stopped, match=f"stopped by SIGTERM at step {3 * STEPS}"):
         train(config, At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     assert steps_saved(config.out)[-1] == 3 * STEPS
@@ -214,7 +216,7 @@ def test_workers_that_fail_now_and_then_do_not_stop_a_run(tmp_path: Path) -> Non
     """p = 0.005 a step; what is counted is what the environments say they finished, and no more."""
     log = tmp_path / "log"
     config = tiny(
-        tmp_path / "run", 16, env=f"length={LENGTH},fault=kill,chance=0.005,log={log}", log_every=4 * STEPS
+        tmp_path / "run", 16, env=f"length={LENGTH}+fault=kill+chance=0.005+log={log}", log_every=4 * STEPS
     )
     train(config)
     lines, events = read_metrics(config.out), events_of(config.out)
@@ -236,7 +238,7 @@ def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It can be gone on with, once the cause is mended."""
-    config = tiny(tmp_path, env="length=20,fault=raise,at=10", worker_restarts=0)
+    config = tiny(tmp_path, env="length=20+fault=raise+at=10", worker_restarts=0)
     with pytest.raises(
         WorkerFailed, match=r"(?s)worker of pretend raised.*Its own traceback:.*in fail.*the dragon"
     ):

@@ -22,10 +22,10 @@ COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut a
 
 @dataclass(frozen=True)
 class Envs:
-    """Environments that are there, and suites that can be installed."""
+    """Environments that are there, suites that can be installed, and sets of tasks."""
 
     suite: tyro.conf.Positional[str] = ""
-    """list the names that this one offers"""
+    """list the names that this suite or set offers"""
     json: bool = False
     """print JSON, for machines"""
 
@@ -70,6 +70,7 @@ def run(arguments: list[str]) -> int:
         content = {
             "environments": [asdict(each) for each in environments],
             "suites": [asdict(each) for each in suites],
+            "sets": {name: {"summary": summary, "tasks": tasks} for name, summary, tasks in sets_found()},
         }
         print(json.dumps(content, indent=1))
         return 0
@@ -80,7 +81,15 @@ def run(arguments: list[str]) -> int:
         for each in suites
     ]
     print_table(["suite", "what it is", "for example", "runs", ""], rows)
-    print("\n`derex envs SUITE` lists the names of one. Your own: docs/environments.md.")
+    print()
+    print_table(
+        ["set", "what it is", "tasks"],
+        [[name, summary, str(len(tasks))] for name, summary, tasks in sets_found()],
+    )
+    print(
+        "\nSeveral tasks, one agent: a set, or names with commas between. `derex envs NAME` lists the names of a"
+    )
+    print("suite or a set. Your own: docs/environments.md.")
     return 0
 
 
@@ -99,6 +108,9 @@ def offered(suite: str) -> list[str]:
     """Names of a suite's environments; refuses one that is unknown or not installed."""
     from derex.envs.registry import suite_names
 
+    sets = {name: tasks for name, _, tasks in sets_found()}
+    if suite in sets and suite not in {each.name for each in suites_found()}:
+        return sets[suite]
     missing = {each.name: each.install for each in suites_found() if not each.installed}
     try:
         return suite_names(suite)
@@ -119,6 +131,13 @@ def listed() -> list[Listed]:
         numbers = spec.horizon, spec.success_return, spec.n_states
         entries.append(Listed(entry.pattern, entry.summary, entry.example, observation, actions, *numbers))
     return entries
+
+
+def sets_found() -> list[tuple[str, str, list[str]]]:
+    """Each set of tasks: its name, what it is, and the names in it."""
+    from derex.envs.sets import SETS
+
+    return [(name, found.summary, list(found.tasks())) for name, found in SETS.items()]
 
 
 def suites_found() -> list[ListedSuite]:

@@ -28,7 +28,7 @@ class Eval:
     dir: tyro.conf.Positional[Path]
     """folder of the run"""
     episodes: int = 100
-    """whole episodes of each seed"""
+    """whole episodes of each seed, and of each task where there are several"""
     checkpoint: str = "latest"
     """latest, best, or a step"""
     greedy: bool = False
@@ -56,16 +56,27 @@ def run(arguments: list[str]) -> int:
         print(f"derex: {problem}; an earlier checkpoint is used", file=sys.stderr)
     played = evaluate.evaluate(agents, options.episodes, greedy=options.greedy, seed=options.seed)
     summary = evaluate.summarise(agents, played)
-    columns = [name for name in summary["seeds"][0] if name != "seed"]
-    rows = [[str(row["seed"]), *(_text(row[name]) for name in columns)] for row in summary["seeds"]]
-    if len(rows) > 1:
-        rows.append(["all (IQM)", *(_text(summary["over_seeds"][name]) for name in columns)])
-    print_table(["seed", *columns], rows)
+    print_table(*table_of(summary))
     asked = {"episodes": options.episodes, "greedy": options.greedy, "seed": options.seed}
     written = evaluate.save_evaluation(options.dir, agents.step, asked | summary)
     how = "likeliest actions" if options.greedy else "actions drawn from the policy"
-    print(f"\n{options.episodes} episodes of each seed at step {agents.step}, {how}; in\n  {written}")
+    each = "each seed and task" if len(agents.tasks) > 1 else "each seed"
+    print(f"\n{options.episodes} episodes of {each} at step {agents.step}, {how}; in\n  {written}")
     return 0
+
+
+def table_of(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: a row for each seed and one for all; where there are several tasks, of each of them."""
+    tasks: dict[str, Any] = summary.get("tasks", {})
+    columns = [name for name in summary["seeds"][0] if name != "seed"]
+    rows = []
+    for task, part in {**tasks, "mean over tasks": summary}.items():
+        found = [(str(row["seed"]), row) for row in part["seeds"]]
+        found += [("all (IQM)", part["over_seeds"])] if len(found) > 1 else []
+        for seed, row in found:
+            cells = [_text(row[name]) if name in row else "–" for name in columns]
+            rows.append([task, seed, *cells] if tasks else [seed, *cells])
+    return (["task", "seed", *columns] if tasks else ["seed", *columns]), rows
 
 
 def _text(interval: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ EXAMPLES = (
     "derex plot runs/chain",
     "derex plot runs --metric success --out curves.png",
     "derex plot runs/a runs/b --label folder --out curves.html",
+    "derex plot runs/babyai --metric success --task all --out tasks.png",
 )
 
 
@@ -34,6 +35,8 @@ class Plot:
     """picture (.png) or page to open (.html); none: only the table"""
     metric: str = "return"
     """return, success, or any other number in metrics.jsonl"""
+    task: str = ""
+    """of runs of several tasks: draw this one, or "all" for each by itself; none: their mean"""
     label: Literal["method", "folder"] = "method"
     """join runs of the same method and form, or keep every folder apart"""
 
@@ -47,13 +50,15 @@ class Plot:
 
 
 def run(arguments: list[str]) -> int:
-    """`derex plot DIR... [--out FILE] [--metric NAME] [--label folder]`."""
+    """`derex plot DIR... [--out FILE] [--metric NAME] [--task NAME] [--label folder]`."""
     options = parse(Plot, arguments, "derex plot", EXAMPLES)
 
     from derex.report import learning_curves
     from derex.report.runs import find_runs
 
     runs = find_runs(options.dirs)
+    if options.task:
+        runs = learning_curves.runs_of_task(runs, options.task)
     learning_curves.check_metric(runs, options.metric)
     groups = learning_curves.group_runs(runs, options.label)
     for note in learning_curves.notes_on(groups):

@@ -66,6 +66,8 @@ def run(arguments: list[str]) -> int:
     for number in range(options.episodes):
         filmed = film_episode(agents.environment, network, options.seed, number, options.greedy)
         prefix = f"episode {number + 1}   " if options.episodes > 1 else ""
+        if len(agents.tasks) > 1:
+            prefix = f"{list(agents.tasks)[number % len(agents.tasks)]}   {prefix}"
         for one in filmed:
             result = f"return {one.episode_return:.4g}" + ("  success" if one.success else "")
             frames.append(Frame(one.picture, f"{prefix}step {one.step}", result, one.last))

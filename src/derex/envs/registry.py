@@ -20,6 +20,7 @@ from derex.envs.pendulum import Pendulum
 from derex.envs.point_mass import PointMass
 from derex.envs.recall import Recall
 from derex.envs.rooms_chain import HiddenRoomsChain, RoomsChain
+from derex.envs.sets import SETS, tasks_of
 
 
 class _Entry(NamedTuple):
@@ -174,11 +175,15 @@ def is_host(name: str) -> bool:
 
 
 def make(name: str) -> Environment:
-    """The JAX environment of that name; see `names`.
+    """The JAX environment of that name; see `names`. Several at once: `derex.envs.multitask.multi_task`.
 
     Args:
         name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8", or "suite:name in the suite".
     """
+    if len(tasks_of(name)) > 1:
+        raise ValueError(
+            f"name: {name!r} is several tasks, and make gives one. Make each of tasks_of({name!r})."
+        )
     if ":" in name:
         suite, rest = _suite(name)
         if suite.host:
@@ -189,7 +194,8 @@ def make(name: str) -> Environment:
         found = re.fullmatch(expression, name)
         if found:
             return entry.build(*(_checked(name, pattern, entry, int(number)) for number in found.groups()))
-    raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {', '.join(names())}.")
+    known = ", ".join([*names(), *SETS])
+    raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {known}.")
 
 
 def make_host(name: str) -> HostEnvironment:
@@ -221,7 +227,8 @@ def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
 def _nearest(name: str) -> str:
     """A sentence with the known name that resembles this one most, its number kept; empty if none does."""
     numbers = re.findall(r"\d+", name)
-    close = difflib.get_close_matches(re.sub(r"\d+", "N", name), names(), n=1)
+    close = difflib.get_close_matches(name, SETS, n=1, cutoff=0.8)
+    close = close or difflib.get_close_matches(re.sub(r"\d+", "N", name), names(), n=1)
     if not close:
         return ""
     suggestion = re.sub(r"(?<=-)[NL]\b", numbers[0], close[0]) if numbers else close[0]

@@ -9,7 +9,7 @@ body of a scan; an outer vmap runs several seeds. Letters in shapes: n streams.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +119,11 @@ class Batched:
         """That of each stream's environment."""
         return self.stream.spec
 
+    @property
+    def success_return(self) -> float | None:
+        """That of the environment."""
+        return self.spec.success_return
+
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StreamState, TimeStep]:
         """The first steps of all streams.
 
@@ -158,17 +163,43 @@ class EpisodeSums(NamedTuple):
     returns: Float32[Array, "*n"]
     lengths: Int32[Array, "*n"]
     successes: Int32[Array, "*n"]
-    """episodes that returned at least `spec.success_return`; 0 where success is not defined"""
+    """episodes that returned at least the `success_return` of their task; 0 where success is not defined"""
 
     def total(self) -> "EpisodeSums":
         """Summed over the streams, the last axis."""
         return EpisodeSums(*(field.sum(axis=-1) for field in self))
 
 
+@runtime_checkable
+class Stepped(Protocol):
+    """Streams whose episodes can be counted: `Batched`, and `derex.envs.multitask.TaskStreams`."""
+
+    @property
+    def spec(self) -> EnvironmentSpec: ...
+
+    n: int
+
+    @property
+    def success_return(self) -> Any:
+        """A number, or one for each stream; None: success is not defined."""
+        ...
+
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[Any, TimeStep]: ...
+
+    def step(
+        self, state: Any, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
+    ) -> tuple[Any, TimeStep]:
+        """The state has `steps`, as `StreamState` has."""
+        ...
+
+    def state_ids(self, state: Any) -> Int32[Array, " n"]: ...
+
+
 class StatisticsState(NamedTuple):
     """The streams, the episode that each is in, and the episodes that each has finished."""
 
-    streams: StreamState
+    streams: Any
+    """a `StreamState`, or what else has `steps`"""
     episode_return: Float32[Array, "*n"]
     episode_length: Int32[Array, "*n"]
     sums: EpisodeSums
@@ -181,8 +212,13 @@ class Statistics:
     episodes only where they ended by themselves would favour the quick ones.
     """
 
-    def __init__(self, streams: Batched) -> None:
-        self.streams = streams
+    def __init__(self, streams: Stepped) -> None:
+        self.streams: Any = streams
+
+    @property
+    def assigned(self) -> Any:
+        """Which stream plays which task, where there are several (`derex.envs.multitask.Assigned`); else None."""
+        return getattr(self.streams, "assigned", None)
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -209,10 +245,8 @@ class Statistics:
         episode_length = jnp.where(step.first, 0, state.episode_length + 1)
         whole = streams.steps == episode_length  # else its time limit had begun before it
         counted = step.last & whole
-        if self.spec.success_return is None:
-            success = jnp.zeros_like(counted)
-        else:
-            success = counted & (episode_return >= self.spec.success_return)
+        threshold = self.streams.success_return
+        success = counted & (episode_return >= (jnp.inf if threshold is None else threshold))
         sums = EpisodeSums(
             state.sums.episodes + counted,
             state.sums.returns + jnp.where(counted, episode_return, 0),

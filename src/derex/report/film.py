@@ -49,7 +49,7 @@ def check_film(path: Path, fps: int, scale: int) -> None:
 
 
 def write_film(path: Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
-    """Writes the film; every picture has to be of one size.
+    """Writes the film, as large as its largest picture.
 
     Args:
         path: file to write, .gif or .mp4.
@@ -58,7 +58,7 @@ def write_film(path: Path, frames: Sequence[Frame], fps: int = 12, scale: int = 
         scale: how many pixels a pixel becomes, along each side.
     """
     check_film(path, fps, scale)
-    pictures = [_captioned(frame, scale) for frame in frames]
+    pictures = _of_one_size([_captioned(frame, scale) for frame in frames])
     held = [max(round(HOLD * fps), 1) if frame.hold else 1 for frame in frames]
     if path.suffix == ".gif":
         return write_atomically(path, _gif(pictures, held, fps))
@@ -82,6 +82,15 @@ def _captioned(frame: Frame, scale: int) -> UInt8[np.ndarray, "H W 3"]:
     draw.text((8, middle), frame.left, fill=ink, font=font, anchor="lm")
     draw.text((across - 8, middle), frame.right, fill=ink, font=font, anchor="rm")
     return np.asarray(image)
+
+
+def _of_one_size(pictures: list[np.ndarray]) -> list[np.ndarray]:
+    """White to the right and below smaller ones."""
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
+    return [
+        np.pad(one, [(0, height - one.shape[0]), (0, width - one.shape[1]), (0, 0)], constant_values=255)
+        for one in pictures
+    ]
 
 
 def _gif(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +81,31 @@ def group_runs(runs: Sequence[RunLog], label: Label = "method") -> list[Group]:
     for run, key in zip(runs, keys, strict=True):
         members.setdefault((run.env, key), []).append(run)
     return [Group(env, names[key], *looks[key], tuple(ones)) for (env, key), ones in members.items()]
+
+
+def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
+    """The runs of several tasks as runs of one of them, or of each, one after the other.
+
+    Args:
+        runs: all of them; those without the task are left out.
+        task: its name, or "all" for each.
+    """
+    known = _distinct(name for run in runs for line in run.lines for name in line.get("tasks", ()))
+    if task not in known and (task != EVERYWHERE or not known):
+        close = difflib.get_close_matches(task, known, n=1)
+        hint = f" Perhaps you meant {close[0]!r}." if close else ""
+        there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
+        raise ValueError(f"task: no run has {task!r}.{hint} {there}.")
+    wanted = known if task == EVERYWHERE else [task]
+    sets = {run.env for run in runs if any(line.get("tasks") for line in run.lines)}
+    found = []
+    for name in wanted:
+        for run in runs:
+            lines = [line | line["tasks"][name] for line in run.lines if name in line.get("tasks", ())]
+            if lines:
+                env = name if len(sets) == 1 else f"{run.env}: {name}"
+                found.append(replace(run, config=run.config | {"env": env}, lines=lines))
+    return found
 
 
 def check_metric(runs: Sequence[RunLog], metric: str) -> None:

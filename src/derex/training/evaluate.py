@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,13 @@ from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
 from derex.envs.host import HostTask
 from derex.envs.interface import Environment
+from derex.envs.suites.dmlab_levels import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.scores import Interval, over_seeds
 from derex.training.host_playing import play_episodes
 from derex.training.players import Memory, decide, fresh_memory
+from derex.training.tasks import CAP, is_scored
 from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
 
@@ -38,10 +41,15 @@ LEVEL = 0.95
 
 
 class Episodes(NamedTuple):
-    """What the episodes of all seeds came to."""
+    """What the episodes of all seeds came to; of several tasks, as many of each, one task after the other."""
 
     returns: Float[np.ndarray, "N E"]
     lengths: Int[np.ndarray, "N E"]
+
+    def split(self, tasks: int) -> list[Episodes]:
+        """Those of each task."""
+        parts = (np.split(part, tasks, axis=1) for part in self)
+        return [Episodes(*part) for part in zip(*parts, strict=True)]
 
 
 class Play(NamedTuple):
@@ -58,11 +66,11 @@ class Play(NamedTuple):
 
 
 def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False, seed: int = 0) -> Episodes:
-    """Play exactly `episodes` whole episodes with every seed of a run.
+    """Play exactly `episodes` whole episodes with every seed of a run, in each of its tasks.
 
     Args:
         agents: from `restore_agents`.
-        episodes: of each seed.
+        episodes: of each seed, and of each task where there are several.
         greedy: take the likeliest action rather than draw one.
         seed: of the environment's and the policy's randomness.
     """
@@ -70,7 +78,14 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
         raise ValueError(f"episodes: expected at least 1, got {episodes}.")
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed: expected 0 or more and less than {2**31}, got {seed}.")
-    environment = agents.environment
+    played = [_played(agents, task, episodes, greedy, seed) for task in agents.tasks.values()]
+    return Episodes(*(np.concatenate(part, axis=1) for part in zip(*played, strict=True)))
+
+
+def _played(
+    agents: TrainedAgents, environment: Environment | HostTask, episodes: int, greedy: bool, seed: int
+) -> Episodes:
+    """Of one task."""
     if isinstance(environment, HostTask):
         count = len(agents.seeds)
         return Episodes(*play_episodes(environment, agents.network, count, episodes, greedy, seed))
@@ -136,18 +151,64 @@ def share_interval(successes: Bool[np.ndarray, " E"]) -> Interval:
 
 
 def summarise(agents: TrainedAgents, played: Episodes) -> dict[str, Any]:
-    """Numbers of each seed, and their interquartile means over seeds."""
-    threshold = agents.environment.spec.success_return
-    rows = []
-    for seed, returns, lengths in zip(agents.seeds, played.returns, played.lengths, strict=True):
-        row: dict[str, Any] = {"seed": seed, "return": mean_interval(returns.astype(np.float64))._asdict()}
+    """Numbers of each seed, and their interquartile means over seeds; of several tasks, under `tasks` those of each.
+
+    The numbers of several tasks as one are means over tasks of their means.
+    """
+    parts = played.split(len(agents.tasks))
+    by_task = [
+        _rows(agents.seeds, task, part) for task, part in zip(agents.tasks.items(), parts, strict=True)
+    ]
+    whole = by_task[0] if len(by_task) == 1 else [_mean_row(rows) for rows in zip(*by_task, strict=True)]
+    summary = {"seeds": whole, "over_seeds": _over_seeds(whole)}
+    if len(by_task) > 1:
+        summary["tasks"] = {
+            task: {"seeds": rows, "over_seeds": _over_seeds(rows)}
+            for task, rows in zip(agents.tasks, by_task, strict=True)
+        }
+    return _plain(summary)
+
+
+Row = dict[str, Any]
+
+
+def _rows(seeds: tuple[int, ...], task: tuple[str, Environment | HostTask], played: Episodes) -> list[Row]:
+    """Of one task, one for each seed."""
+    name, environment = task
+    threshold, rows = environment.spec.success_return, []
+    for seed, returns, lengths in zip(seeds, played.returns, played.lengths, strict=True):
+        found = mean_interval(returns.astype(np.float64))
+        row: Row = {"seed": seed, "return": found._asdict()}
         if threshold is not None:
             row["success"] = share_interval(returns >= threshold)._asdict()
-        rows.append(row | {"length": mean_interval(lengths.astype(np.float64))._asdict()})
+        row["length"] = mean_interval(lengths.astype(np.float64))._asdict()
+        if is_scored(name):
+            row["human_normalised"] = {part: human_normalised(name, of) for part, of in row["return"].items()}
+        rows.append(row)
+    return rows
+
+
+def _mean_row(rows: Sequence[Row]) -> Row:
+    """The tasks of one seed as one; their errors are independent, so that margins add up as squares do."""
+    mean: Row = {"seed": rows[0]["seed"]}
+    for name in dict.fromkeys(name for row in rows for name in row if name != "seed"):
+        found = [row[name] for row in rows if name in row]
+        value, count = float(np.mean([each["value"] for each in found])), len(found)
+        below, above = (
+            math.sqrt(sum((each["value"] - each[end]) ** 2 for each in found)) / count
+            for end in ("low", "high")
+        )
+        mean[name] = Interval(value, value - below, value + above)._asdict()
+    if "human_normalised" in mean:
+        scores = [min(row["human_normalised"]["value"], CAP) for row in rows if "human_normalised" in row]
+        mean["human_normalised_capped"] = Interval(float(np.mean(scores)), math.nan, math.nan)._asdict()
+    return mean
+
+
+def _over_seeds(rows: list[Row]) -> Row:
     measures = [name for name in rows[0] if name != "seed"]
     means = {name: np.array([[row[name]["value"] for row in rows]]) for name in measures}
-    over = {name: Interval(*over_seeds(values)[:, 0].tolist())._asdict() for name, values in means.items()}
-    return _plain({"seeds": rows, "over_seeds": over})
+    return {name: Interval(*over_seeds(values)[:, 0].tolist())._asdict() for name, values in means.items()}
 
 
 def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:

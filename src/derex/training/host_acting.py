@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer, Key, Shaped
 from derex.agents.acting import Rollout
 from derex.agents.distributions import Policy
 from derex.agents.network import AgentNetwork
-from derex.envs.host import EpisodeCounter, Pool, Steps, VectorPool, empty_steps
+from derex.envs.host import EpisodeCounter, JoinedPool, Pool, Steps, VectorPool, empty_steps
 from derex.envs.wrappers import EpisodeSums
 from derex.training.loop import cleaned
 from derex.training.players import Memory, fresh_memory
@@ -67,13 +67,25 @@ def group_sizes(streams: int) -> tuple[int, ...]:
 class HostActor:
     """All streams of all seeds, from unroll to unroll."""
 
-    def __init__(self, pool: Pool | VectorPool, policy: Policy, seeds: int):
-        """Of streams that are open and have not been stepped yet; in each group all those of a seed are together."""
+    def __init__(
+        self,
+        pool: Pool | VectorPool | JoinedPool,
+        policy: Policy,
+        seeds: int,
+        success_returns: Float[np.ndarray, " n"] | None = None,
+    ):
+        """Of streams that are open and have not been stepped yet; in each group all those of a seed are together.
+
+        What counts as success is said of each, where it is not the same for all.
+        """
         self._pool, self._policy, self._seeds = pool, policy, seeds
         self._memory: list[Memory] | None = None
         self._now: list[Steps] = []
         shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
-        self._counters = [EpisodeCounter(each, pool.spec.success_return) for each in shortened]
+        thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
+        if success_returns is not None:
+            thresholds = np.split(success_returns, np.cumsum(pool.groups)[:-1])
+        self._counters = [EpisodeCounter(*each) for each in zip(shortened, thresholds, strict=True)]
 
     def unroll(self, networks: AgentNetwork, keys: Key[Array, " N"], length: int) -> Unrolled:
         """Act for `length` transitions with one policy for each seed; each key serves for this alone.

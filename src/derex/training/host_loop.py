@@ -24,6 +24,7 @@ from jaxtyping import Int, Key, PRNGKeyArray
 from derex.agents.acting import Actor
 from derex.agents.network import AgentNetwork
 from derex.envs.host import HostTask, PoolOptions, WorkerFailed, empty_steps, open_streams
+from derex.envs.multitask import Assigned, assigned
 from derex.envs.wrappers import EpisodeSums
 from derex.training.config import TrainConfig
 from derex.training.host_acting import Acted, GroupUnroll, HostActor, Unrolled, group_sizes, joined
@@ -52,6 +53,11 @@ class HostStreams:
     def spec(self) -> EnvironmentSpec:
         """That of the environment."""
         return self.task.spec
+
+    @property
+    def assigned(self) -> Assigned | None:
+        """Which stream plays which task, where there are several."""
+        return assigned([task.spec for task in self.task.tasks], self.n) if self.task.tasks else None
 
     def summary(self, counts: HostCounts) -> EpisodeSums:
         """What was counted since the last line, for each stream."""
@@ -198,6 +204,7 @@ class HostLoop:
         ends = np.cumsum(sizes)
         parts = [range(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
         keys = [(TRAINING, seed, b) for part in parts for seed in config.all_seeds for b in part]
+        numbers = [number for _, _, number in keys]
         counts: HostCounts = jax.device_get(state.actor.environment)
         begun = np.concatenate([counts.begun[:, part.start : part.stop].reshape(-1) for part in parts])
         self._pool = open_streams(
@@ -208,8 +215,11 @@ class HostLoop:
             self._tell,
             stagger=True,
             begun=begun,
+            numbers=numbers,
         )
-        self._actor = HostActor(self._pool, self._training.policy, config.seeds)
+        tasks = self._training.streams.assigned
+        thresholds = None if tasks is None else tasks.success_returns[numbers]
+        self._actor = HostActor(self._pool, self._training.policy, config.seeds, thresholds)
 
 
 def _counted(state: TrainState, gathered: Unrolled) -> TrainState:

@@ -134,14 +134,23 @@ def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any
 
 
 def numbers_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a line by name, the first parts of a list one by one; what is None or NaN is left out."""
+    """The numbers of a line by name, the first parts of a list one by one; what is None or NaN is left out.
+
+    Those of a dict have its name in front: tasks/catch/return.
+    """
     for name, value in line.items():
-        if name in ("step", "seed"):
-            continue
-        parts = enumerate(value[:MOST_PARTS]) if isinstance(value, list) else [(None, value)]
-        for place, part in parts:
-            if isinstance(part, int | float) and math.isfinite(part):
-                yield name if place is None else f"{name}/{place:02d}", float(part)
+        if name not in ("step", "seed"):
+            yield from _flattened(name, value)
+
+
+def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    parts: dict[str, Any] = value if isinstance(value, dict) else {}
+    if isinstance(value, list):
+        parts = {f"{place:02d}": part for place, part in enumerate(value[:MOST_PARTS])}
+    for inner, part in parts.items():
+        yield from _flattened(f"{name}/{inner}", part)
+    if isinstance(value, int | float) and math.isfinite(value):
+        yield name, float(value)
 
 
 def _import(name: str) -> Any:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from derex.agents.config import AgentConfig
-from derex.envs.host import HostTask, host_task
+from derex.envs.host import HostTask, host_task, host_tasks
 from derex.envs.interface import Environment
+from derex.envs.multitask import MultiTask, make_task_streams, multi_task
 from derex.envs.previous_reward import PreviousReward
 from derex.envs.registry import is_host, make
+from derex.envs.sets import tasks_of
 from derex.envs.wrappers import make_streams
 from derex.training.config import TrainConfig
 from derex.training.host_loop import HostLoop, HostStreams, HostTraining
@@ -53,12 +55,27 @@ class DeviceLoop:
     def close(self) -> None: ...
 
 
-def make_environment(name: str, agent: AgentConfig) -> Environment | HostTask:
-    """The environment of that name, as the agent sees it: a JAX one itself, or how to make one that is none."""
+def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
+    """The environment of that name, as the agent sees it: a JAX one itself, or how to make one that is none.
+
+    Several tasks, a set or a list with commas, are one environment: of JAX where all of them are.
+    """
+    tasks = tasks_of(name)
+    if len(tasks) > 1 and any(map(is_host, tasks)):
+        return host_tasks(name, tasks, agent.previous_reward)
+    if len(tasks) > 1:
+        return multi_task(name, {task: make(task) for task in tasks}, agent.previous_reward)
     if is_host(name):
         return host_task(name, agent.previous_reward)
     environment = make(name)
     return PreviousReward(environment) if agent.previous_reward else environment
+
+
+def tasks_in(environment: Environment | MultiTask | HostTask) -> tuple[Environment | HostTask, ...]:
+    """Its tasks, where it is several; else itself."""
+    if isinstance(environment, MultiTask):
+        return environment.tasks
+    return environment.tasks or (environment,) if isinstance(environment, HostTask) else (environment,)
 
 
 def make_training(config: TrainConfig) -> Training:
@@ -67,6 +84,8 @@ def make_training(config: TrainConfig) -> Training:
     environment, representation = make_environment(config.env, config.agent), config.representation.build()
     if isinstance(environment, HostTask):
         return HostTraining(HostStreams(environment, config.streams), representation, config.agent)
+    if isinstance(environment, MultiTask):
+        return Training(make_task_streams(environment, config.streams), representation, config.agent)
     return Training(make_streams(environment, config.streams), representation, config.agent)
 
 

@@ -31,14 +31,22 @@ def check_streams(streams: int, mesh: Mesh | AbstractMesh) -> None:
 
 
 def placed(training: Training, state: TrainState, mesh: Mesh) -> TrainState:
-    """The state of all seeds with its streams split over the mesh; what is there already is not moved."""
+    """The state of all seeds with its streams split over the mesh; what is there already is not moved.
+
+    What has rows that cannot be split evenly is on every device: states of tasks whose streams are no multiple of them.
+    """
     check_streams(training.streams.n, mesh)
     split, whole = NamedSharding(mesh, STREAMS), NamedSharding(mesh, PartitionSpec())
 
     def over(sharding: NamedSharding, tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: sharding, tree)
+        return jax.tree.map(lambda leaf: sharding if _fits(leaf, sharding) else whole, tree)
 
     places = over(whole, state)._replace(actor=over(split, state.actor))
     memory = over(split, state.representation.memory)
     places = places._replace(representation=places.representation._replace(memory=memory))
     return jax.device_put(state, places)
+
+
+def _fits(leaf: Any, sharding: NamedSharding) -> bool:
+    """Whether it can be split; states of one task among many have a row for each of that task's streams alone."""
+    return sharding.is_fully_replicated or leaf.shape[1] % sharding.mesh.size == 0

@@ -12,8 +12,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from derex.envs.multitask import Assigned
 from derex.report.data import spearman
 from derex.training.loop import CAUSES, Skips, Training, TrainState
+from derex.training.tasks import TASKS, over_tasks
 from derex.types import EnvironmentSpec
 
 
@@ -34,13 +36,16 @@ class Reading(NamedTuple):
     """an `EpisodeSums`, each (N, B)"""
     report: dict[str, Any]
     """what the representation reports: (N,) each, and the spectrum (N, k)"""
+    assigned: Assigned | None = None
+    """which stream plays which task, where there are several"""
 
 
 def read(training: Training, state: TrainState) -> Reading:
     """Copies the sums from the device."""
     report = training.report(state)
     episodes = training.streams.summary(state.actor.environment)
-    return jax.device_get(Reading(*state.tally, episodes, report))
+    reading = jax.device_get(Reading(*state.tally, episodes, report))
+    return reading._replace(assigned=training.streams.assigned)
 
 
 def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int) -> None:
@@ -60,9 +65,12 @@ def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int) -> N
 def lines_of(
     reading: Reading, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite."""
+    """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite.
+
+    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`derex.training.tasks`).
+    """
     lines = [
-        {"step": step, "seed": seed} | _episodes(reading, spec, place) | times | _numbers(reading, place)
+        {"step": step, "seed": seed} | _episodes_of(reading, spec, place) | times | _numbers(reading, place)
         for place, seed in enumerate(seeds)
     ]
     for line in lines:
@@ -79,12 +87,23 @@ def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray,
     return None if math.isnan(correlation) else correlation
 
 
-def _episodes(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
+def _episodes_of(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
+    """Of one seed: of all its streams, or of the streams of each task."""
+    sums = {name: np.asarray(part[place]) for name, part in reading.episodes._asdict().items()}
+    tasks = reading.assigned
+    if tasks is None:
+        return _episodes(sums, spec)
+    return over_tasks(
+        {
+            own.name: _episodes({name: part[tasks.task == k] for name, part in sums.items()}, own)
+            for k, own in enumerate(tasks.specs)
+        }
+    )
+
+
+def _episodes(sums: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) -> dict[str, Any]:
     """Means over the episodes that ended in the interval; None where none did, or a reward was not finite."""
-    totals = {
-        name: np.sum(np.asarray(sums[place]), dtype=np.float64)
-        for name, sums in reading.episodes._asdict().items()
-    }
+    totals = {name: np.sum(part, dtype=np.float64) for name, part in sums.items()}
     episodes = int(totals["episodes"])
 
     def mean(name: str) -> float | None:
@@ -116,7 +135,7 @@ def _states(reading: Reading, place: int) -> dict[str, Any]:
 
 
 def _check_finite(line: dict[str, Any]) -> None:
-    values = {name: value for name, value in line.items() if value is not None}
+    values = {name: value for name, value in line.items() if value is not None and name != TASKS}
     wrong = [name for name, value in values.items() if not np.all(np.isfinite(value))]
     if wrong:
         raise DivergedError(
@@ -129,4 +148,6 @@ def _rounded(value: Any) -> Any:
     """Floats to the seven digits that single precision has."""
     if isinstance(value, list):
         return [_rounded(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
     return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -15,8 +15,10 @@ from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
 from derex.envs.host import HostTask
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
+from derex.envs.multitask import MultiTask
 from derex.envs.wrappers import AutoReset, Batched
 from derex.training.host_playing import drawn_host, film
+from derex.training.making import tasks_in
 from derex.training.players import decide, fresh_memory
 
 
@@ -34,13 +36,13 @@ class Filmed(NamedTuple):
 
 
 def film_episode(
-    environment: Environment | HostTask,
+    environment: Environment | MultiTask | HostTask,
     network: AgentNetwork,
     seed: int,
     number: int = 0,
     greedy: bool = False,
 ) -> list[Filmed]:
-    """One episode, picture by picture.
+    """One episode, picture by picture; where there are several tasks, episodes are of one after the other.
 
     Args:
         environment: one that draws itself.
@@ -49,6 +51,8 @@ def film_episode(
         number: of the episode; each is another.
         greedy: take the likeliest action rather than draw one.
     """
+    tasks = tasks_in(environment)
+    environment = tasks[number % len(tasks)]
     if isinstance(environment, HostTask):
         pictures, rewards = film(environment, network, seed, number, greedy)
     else:
@@ -76,8 +80,12 @@ def _pictures(
     return pictures, rewards[:taken]
 
 
-def drawn(environment: Environment | HostTask) -> DrawnEnvironment | DrawnHostEnvironment:
-    """The same, or one that a task makes; refuses one without pictures."""
+def drawn(environment: Environment | MultiTask | HostTask) -> DrawnEnvironment | DrawnHostEnvironment:
+    """The same, or one that a task makes, the first of several; refuses one without pictures."""
+    tasks = tasks_in(environment)
+    for other in tasks[1:]:
+        drawn(other)
+    environment = tasks[0]
     if isinstance(environment, HostTask):
         made = environment.source()
         made.close()

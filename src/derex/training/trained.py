@@ -19,12 +19,13 @@ from derex.agents.distributions import Policy, policy_for
 from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.envs.host import HostTask
 from derex.envs.interface import Environment
+from derex.envs.multitask import MultiTask
 from derex.report.files import read_json
 from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
 from derex.report.scores import final_score
 from derex.training.checkpoints import STATE, CheckpointError, find_checkpoint, load_arrays, path_name
 from derex.training.config import from_plain
-from derex.training.making import make_environment
+from derex.training.making import make_environment, tasks_in
 
 NETWORK = "learner/trained/network"  # where a checkpoint has it
 
@@ -46,12 +47,17 @@ class TrainedAgents:
 
     folder: Path
     content: dict[str, Any]
-    environment: Environment | HostTask
+    environment: Environment | MultiTask | HostTask
     agent: AgentConfig
     network: AgentNetwork
     seeds: tuple[int, ...]
     step: int
     problems: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> dict[str, Environment | HostTask]:
+        """What it was trained on, one by one: several where the environment is a set of tasks."""
+        return {task.spec.name: task for task in tasks_in(self.environment)}
 
     @property
     def policy(self) -> Policy:

@@ -1,13 +1,15 @@
 """Host environments, which are no JAX: many streams of them in worker processes."""
 
 from derex.envs.host.counting import EpisodeCounter
+from derex.envs.host.joined import JoinedPool
 from derex.envs.host.pool import Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
-from derex.envs.host.tasks import HostTask, host_task, open_streams
+from derex.envs.host.tasks import HostTask, host_task, host_tasks, open_streams
 from derex.envs.host.vector import VectorPool, VectorStreams
 
 __all__ = [
     "EpisodeCounter",
     "HostTask",
+    "JoinedPool",
     "Pool",
     "PoolOptions",
     "Steps",
@@ -17,5 +19,6 @@ __all__ = [
     "WorkerFailed",
     "empty_steps",
     "host_task",
+    "host_tasks",
     "open_streams",
 ]

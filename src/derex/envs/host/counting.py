@@ -6,7 +6,7 @@ Letters in shapes: n streams.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from derex.envs.host.pool import Steps
 from derex.envs.wrappers import EpisodeSums
@@ -19,10 +19,12 @@ class EpisodeCounter:
     which nobody knows what it would have come to.
     """
 
-    def __init__(self, shortened: Bool[np.ndarray, " n"], success_return: float | None):
-        """`shortened` says whose first episode has less than the whole time limit."""
+    def __init__(
+        self, shortened: Bool[np.ndarray, " n"], success_return: float | Float[np.ndarray, " n"] | None
+    ):
+        """`shortened` says whose first episode has less than the whole time limit; success is of all or of each."""
         n = len(shortened)
-        self._threshold = success_return
+        self._threshold = np.inf if success_return is None else success_return
         self._whole = ~shortened
         self._begun = np.zeros(n, bool)
         self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
@@ -38,7 +40,7 @@ class EpisodeCounter:
         if not counted.any():
             return
         sums = self._sums
-        success = counted & (self._return >= (np.inf if self._threshold is None else self._threshold))
+        success = counted & (self._return >= self._threshold)
         self._sums = EpisodeSums(
             sums.episodes + counted,
             sums.returns + np.where(counted, self._return, 0.0),

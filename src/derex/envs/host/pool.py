@@ -205,7 +205,8 @@ class Pool:
     def close(self) -> None:
         """Ends all workers and gives the memory back; harmless when repeated."""
         processes = [worker.process for worker in self._workers]
-        processes += [] if self._spare is None else [self._spare]
+        if self._spare is not None:
+            self._spare.kill()
         for process in processes:
             process.close()
         deadline = time.monotonic() + CLOSING_SECONDS

@@ -83,7 +83,7 @@ class WorkerProcess:
         assert stdin is not None
         with suppress(BrokenPipeError):  # it is dead; whoever waits for it will hear
             stdin.write(pickle.dumps(orders))
-            stdin.close()
+            stdin.flush()
         self.heard = time.monotonic()
 
     def wait_until_ready(self, timeout: float) -> None:
@@ -112,10 +112,6 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Lets it close its environments; `kill` follows."""
-        stdin = self._process.stdin
-        if stdin is not None and not stdin.closed:
-            with suppress(BrokenPipeError):
-                stdin.close()
         if self._commands >= 0:
             os.close(self._commands)
             self._commands = -1
@@ -128,9 +124,13 @@ class WorkerProcess:
     def kill(self) -> None:
         """Ends it, and whatever it has started, at once."""
         self.close()
+        stdin = self._process.stdin
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if stdin is not None and not stdin.closed:
+            with suppress(BrokenPipeError):
+                stdin.close()
         for file in (self._answers, self._traces):
             if file >= 0:
                 os.close(file)

@@ -11,11 +11,15 @@ import numpy as np
 from jaxtyping import Int
 
 from derex.envs import registry
+from derex.envs.host.joined import JoinedPool, Member
+from derex.envs.host.padding import JaxTask, made_padded
 from derex.envs.host.pool import Pool, PoolOptions, Source, Streams
 from derex.envs.host.stream import Key
 from derex.envs.host.vector import VectorPool
 from derex.envs.interface import HostEnvironment
-from derex.envs.previous_reward import made_with_previous_reward
+from derex.envs.merging import Layout, layout, merged
+from derex.envs.multitask import assigned
+from derex.envs.previous_reward import made_with_previous_reward, with_previous_reward
 from derex.types import EnvironmentSpec
 
 STAGGERING = 0x57A6  # sets this use of a stream's key apart from its episodes'
@@ -30,6 +34,10 @@ class HostTask(NamedTuple):
     spec: EnvironmentSpec
     many: Callable[[int, int], Any] | None = None
     """(n, seed) -> a vector environment, where the suite steps many at once"""
+    layout: Layout | None = None
+    """how what `many` shows becomes what `spec` says, where that is more"""
+    tasks: tuple[HostTask, ...] = ()
+    """where this is several tasks: each, all with the same parts; `source` is that of the first"""
 
 
 def host_task(name: str, previous_reward: bool = False) -> HostTask:
@@ -48,6 +56,35 @@ def host_task(name: str, previous_reward: bool = False) -> HostTask:
         return HostTask(name, partial(made_with_previous_reward, source), _spec(module, rest, True))
     many = getattr(importlib.import_module(module), "make_many", None)
     return HostTask(name, source, _spec(module, rest, False), many and partial(many, rest))
+
+
+def host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -> HostTask:
+    """Several environments as one, JAX ones among them; refuses those that one agent cannot play.
+
+    Args:
+        name: of all of them.
+        names: of each.
+        previous_reward: whether the reward of the step before is a part of what is seen.
+    """
+    own = [host_task(each) if registry.is_host(each) else _jax_task(each) for each in names]
+    spec = merged(name, [task.spec._replace(name=task.name) for task in own])
+    tasks = tuple(_padded(task, spec.observation, previous_reward) for task in own)
+    spec = with_previous_reward(spec) if previous_reward else spec
+    return HostTask(name, tasks[0].source, spec, tasks=tasks)
+
+
+def _jax_task(name: str) -> HostTask:
+    spec = registry.make(name).spec._replace(n_states=0, positions=None)
+    return HostTask(name, partial(JaxTask, name), spec)
+
+
+def _padded(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
+    """The task with the parts of all; a library that steps many at once does not show the reward."""
+    source: Source = partial(made_padded, task.name, task.source, parts)
+    spec = task.spec._replace(name=task.name, observation=parts)
+    if previous_reward:
+        return HostTask(task.name, partial(made_with_previous_reward, source), with_previous_reward(spec))
+    return HostTask(task.name, source, spec, task.many, layout(task.spec, parts))
 
 
 def made(module: str, rest: str) -> HostEnvironment:
@@ -72,7 +109,8 @@ def open_streams(
     *,
     stagger: bool = False,
     begun: Int[np.ndarray, " n"] | None = None,
-) -> Pool | VectorPool:
+    numbers: Sequence[int] | None = None,
+) -> Pool | VectorPool | JoinedPool:
     """Streams of the task: by its library where that steps many at once, else in worker processes.
 
     Args:
@@ -84,12 +122,82 @@ def open_streams(
         stagger: start the time limit's counter of each first episode anywhere in [0, horizon), so that streams in
             workers do not come to their ends, and begin anew, all at the same time.
         begun: how many episodes of each stream were begun before.
+        numbers: of the streams, by which several tasks are shared out; none: as they stand.
     """
+    begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
     if task.many is not None:
-        return VectorPool(task.many, keys, groups, begun)
-    elapsed = np.array([_elapsed(key, task.spec.horizon) if stagger else 0 for key in keys], np.int32)
-    streams = Streams(task.spec, [task.source] * len(keys), keys, groups)
-    return Pool(streams, options, tell, elapsed=elapsed, begun=begun)
+        return VectorPool(task.many, keys, groups, begun, task.layout)
+    tasks = task.tasks or (task,)
+    streams = np.arange(len(keys)) if numbers is None else np.asarray(numbers)
+    places = assigned([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
+    wanted = _Wanted(task.spec, [tasks[place] for place in places], list(keys), begun, stagger)
+    parts = np.split(places, np.cumsum(groups)[:-1])
+    whole = all(len(set(part.tolist())) == len(tasks) for part in parts)
+    if whole and any(each.many is not None for each in tasks):
+        return _joined(wanted, groups, parts, options, tell)
+    return _in_workers(wanted, groups, options, tell)
+
+
+class _Wanted(NamedTuple):
+    """What is to be run, row by row; as in `open_streams`."""
+
+    spec: EnvironmentSpec
+    tasks: list[HostTask]
+    keys: list[Key]
+    begun: Int[np.ndarray, " n"]
+    stagger: bool
+
+    def some(self, rows: Int[np.ndarray, " _"]) -> _Wanted:
+        """A few rows of it."""
+        tasks, keys = ([of[row] for row in rows] for of in (self.tasks, self.keys))
+        return self._replace(tasks=tasks, keys=keys, begun=self.begun[rows])
+
+
+def _in_workers(
+    wanted: _Wanted, groups: tuple[int, ...], options: PoolOptions, tell: Callable[..., None]
+) -> Pool:
+    horizons = [task.spec.horizon if wanted.stagger else 1 for task in wanted.tasks]
+    elapsed = np.array([_elapsed(*each) for each in zip(wanted.keys, horizons, strict=True)], np.int32)
+    streams = Streams(wanted.spec, [task.source for task in wanted.tasks], wanted.keys, groups)
+    return Pool(streams, options, tell, elapsed=elapsed, begun=wanted.begun)
+
+
+def _joined(
+    wanted: _Wanted,
+    groups: tuple[int, ...],
+    places: list[Int[np.ndarray, " _"]],
+    options: PoolOptions,
+    tell: Callable[..., None],
+) -> JoinedPool:
+    """Each task by its library, where that steps many at once, the others in workers; every group holds all tasks."""
+    tasks = dict(zip(np.concatenate(places).tolist(), wanted.tasks, strict=True))
+    by_library = {place: task for place, task in tasks.items() if task.many is not None}
+    members: list[Member] = []
+    try:
+        for place, task in by_library.items():
+            rows, within, sizes = _rows_of(places, [place])
+            own = wanted.some(rows)
+            assert task.many is not None
+            members.append(Member(VectorPool(task.many, own.keys, sizes, own.begun, task.layout), within))
+        others = [place for place in tasks if place not in by_library]
+        if others:
+            rows, within, sizes = _rows_of(places, others)
+            members.append(Member(_in_workers(wanted.some(rows), sizes, options, tell), within))
+        return JoinedPool(wanted.spec, groups, members)
+    except BaseException:
+        for member in members:
+            member.pool.close()
+        raise
+
+
+def _rows_of(
+    groups: list[Int[np.ndarray, " _"]], tasks: list[int]
+) -> tuple[Int[np.ndarray, " _"], tuple[Int[np.ndarray, " _"], ...], tuple[int, ...]]:
+    """The rows that play one of the tasks: among all, within each group, and how many there are in each."""
+    within = tuple(np.flatnonzero(np.isin(group, tasks)) for group in groups)
+    starts = np.cumsum([0, *(len(group) for group in groups)])
+    rows = np.concatenate([start + own for start, own in zip(starts, within, strict=False)])
+    return rows, within, tuple(len(own) for own in within)
 
 
 def _elapsed(key: Key, horizon: int) -> int:

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Int, Int64, Shaped
 
 from derex.envs.host.pool import Steps
 from derex.envs.host.stream import Key, episode_seed
+from derex.envs.merging import Layout
 from derex.types import Box, EnvironmentSpec, TimeStep
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
@@ -142,10 +143,14 @@ class VectorPool:
         keys: Sequence[Key],
         groups: tuple[int, ...],
         begun: Int[np.ndarray, " n"] | None = None,
+        layout: Layout | None = None,
     ):
-        """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`."""
+        """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`.
+
+        A `layout` says how what it shows becomes what is filled in, where that has more parts.
+        """
         begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
-        self.groups = groups
+        self.groups, self._layout = groups, layout
         self._streams: list[VectorStreams] = []
         self._threads = ThreadPoolExecutor(len(groups), "derex-vector")
         self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
@@ -177,8 +182,9 @@ class VectorPool:
         """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault."""
         asked = self._asked[group]
         assert asked is not None
-        step = asked.result()
-        for array, leaf in zip(into.observation, jax.tree.leaves(step.observation), strict=True):
+        step, seen = asked.result(), self._layout
+        shown = seen.padded_rows(step.observation, len(step.first)) if seen else step.observation
+        for array, leaf in zip(into.observation, jax.tree.leaves(shown), strict=True):
             array[...] = leaf
         into.reward[...], into.discount[...] = step.reward, step.discount
         into.truncated[...], into.first[...] = step.truncated, step.first

@@ -1,7 +1,8 @@
 """What runs in a worker process: some streams, stepped when the parent says so.
 
 A command is one byte, the number of a group; so is the answer, once all streams of that group are stepped. What goes
-wrong is answered with `FAILED` and the traceback. No JAX is run here, and no accelerator is touched.
+wrong is answered with `FAILED` and the traceback. No accelerator is touched: JAX is run on the
+processor, and for JAX tasks among others only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import faulthandler
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import traceback
 from typing import Any, NamedTuple
@@ -47,12 +49,15 @@ def main(parent: int, files: Files) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # those of the whole group: the parent decides
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
+    for file in files:  # an engine that held them would keep the parent from hearing of this worker's death
+        os.set_inheritable(file, False)
     faulthandler.enable(files.traces, all_threads=False)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
     streams: list[tuple[int, HostStream]] = []
     try:
         orders: Orders = pickle.load(sys.stdin.buffer)
+        _leave_a_guard()
         rows = SharedMemory(orders.layout, files.memory).rows
         for assigned in orders.streams:
             environment = pickle.loads(assigned.source)()
@@ -84,6 +89,14 @@ def _answer(file: int, text: bytes) -> None:
             text = text[os.write(file, text) :]
     except BrokenPipeError:
         pass
+
+
+def _leave_a_guard() -> None:
+    """A shell that waits until the parent is gone, and then ends all of this session: engines outlive their masters.
+
+    Standard input stays open for as long as the parent lives and wants this worker.
+    """
+    subprocess.Popen(["/bin/sh", "-c", "read nothing; kill -KILL 0"], stdin=0, close_fds=True)
 
 
 def _die_with(parent: int) -> None:

@@ -29,7 +29,7 @@ from derex.envs import words
 from derex.envs.interface import HostStep
 from derex.envs.suites import actions
 from derex.envs.suites.dmlab_levels import FOLDER, LEVELS, SPLIT, held_out_levels, training_levels
-from derex.envs.suites.support import split_number, unknown
+from derex.envs.suites.support import NotInstalled, split_number, unknown
 from derex.types import Discrete, EnvironmentSpec, Words
 
 HEIGHT, WIDTH = 72, 96
@@ -156,7 +156,7 @@ def make(name: str) -> DmLab:
     try:
         deepmind_lab: Any = importlib.import_module("deepmind_lab")
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise NotInstalled(
             "deepmind_lab is not installed, and no package of it can be: build it from its source, "
             "https://github.com/google-deepmind/lab, and install the wheel that comes of it."
         ) from error

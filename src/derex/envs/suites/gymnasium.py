@@ -17,7 +17,7 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import spaces
-from derex.envs.suites.support import load, unknown
+from derex.envs.suites.support import NotInstalled, load, unknown
 from derex.types import EnvironmentSpec
 
 HORIZON = 10_000
@@ -103,7 +103,7 @@ def _made(gymnasium: Any, name: str) -> Any:
             importlib.import_module(module)
         spec = gymnasium.spec(identifier)
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise NotInstalled(
             f"name: {name!r} needs the package {error.name!r}, which is not installed."
         ) from error
     except gymnasium.error.Error as error:
@@ -123,7 +123,7 @@ def made(spec: Any, **options: Any) -> Any:
         with quiet():
             return spec.make(disable_env_checker=True, **options)
     except (DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise ImportError(f"name: {spec.id!r} needs more packages: {error}") from error
+        raise NotInstalled(f"name: {spec.id!r} needs more packages: {error}") from error
 
 
 @contextlib.contextmanager

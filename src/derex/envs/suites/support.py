@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class NotInstalled(ImportError, ValueError):
+    """A name asks for a package that is not there: for who imports a missing package, for who is asked a wrong name."""
+
+
 def load(module: str, extra: str) -> Any:
     """Imports a package of an extra; where it is missing the error says what installs it."""
     try:
@@ -14,7 +18,7 @@ def load(module: str, extra: str) -> Any:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise
-        raise ImportError(
+        raise NotInstalled(
             f'{package} is not installed. Install it with: pip install "derex[{extra}]"'
         ) from error
 
