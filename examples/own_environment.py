@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from derex.agents import AgentConfig
 from derex.training import TrainConfig, train
 from derex.types import Discrete, EnvironmentSpec
 
@@ -45,7 +46,12 @@ def main(steps: float = 200_000) -> float:
     """Train V-MPO, and return the last share of episodes that reached the end."""
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            env=Corridor.spec.name, out=Path(folder) / "run", method="vmpo", steps=steps, streams=64
+            env=Corridor.spec.name,
+            out=Path(folder) / "run",
+            method="vmpo",
+            steps=steps,
+            streams=64,
+            agent=AgentConfig(core="feed-forward", width=32),
         )
         success = train(config).final[0]["success"]
     print(f"episodes that reach the end: {success:.0%}")

@@ -83,6 +83,7 @@ def test_an_instruction_decides(encoder: str) -> None:
     assert success(Told(mute=False), 60, encoder=encoder) > 0.95
 
 
+@pytest.mark.slow
 def test_without_the_instruction_it_is_chance() -> None:
     assert success(Told(mute=True), 60) < 0.4
 
@@ -92,5 +93,6 @@ def test_the_previous_reward_decides(encoder: str) -> None:
     assert success(PreviousReward(Echo()), 60, encoder=encoder) > 0.95
 
 
+@pytest.mark.slow
 def test_without_the_previous_reward_it_is_chance() -> None:
     assert 0.35 < success(Echo(), 60) < 0.65

@@ -17,7 +17,7 @@ import numpy as np
 from derex.envs.interface import HostStep
 from derex.types import Box, Discrete, EnvironmentSpec
 
-FAULTS = ("raise", "kill", "exit", "hang")
+FAULTS = ("raise", "hang-up", "kill", "exit", "hang")
 
 
 def spec_of(name: str = "pretend", horizon: int = 50, box: bool = False) -> EnvironmentSpec:
@@ -45,6 +45,8 @@ class Pretend:
     """a step of every episode at which it fails"""
     only_first: bool = False
     """fails in episodes with the number 0 alone, as far as it is known from `log`"""
+    slow: float = 0.0
+    """seconds that it takes to begin"""
     engine: bool = False
     """starts a process of its own, as some games do"""
     log: str = ""
@@ -59,6 +61,7 @@ class Pretend:
     def begin(self, seed: int) -> Any:
         self._seed, self._time, self._total, self._action = seed, 0, 0.0, 0.0
         self._chance = np.random.default_rng(seed)
+        threading.Event().wait(self.slow)
         self._faulty = not self.only_first or not os.path.exists(self.log)
         self._write("began")
         return self._seen()
@@ -96,6 +99,8 @@ def fail(fault: str) -> None:
     """In one of the ways of `FAULTS`."""
     if fault == "raise":
         raise RuntimeError("the dragon is asleep")
+    if fault == "hang-up":  # what environments raise whose engine is gone
+        raise EOFError("the engine has hung up")
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "exit":

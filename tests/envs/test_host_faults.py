@@ -15,11 +15,18 @@ from derex.envs.host.stream import episode_seed
 
 WHY = {
     "raise": "raised RuntimeError: the dragon is asleep",
+    "hang-up": "raised EOFError: the engine has hung up",
     "kill": "was killed by SIGKILL",
     "exit": "ended with exit code 3",
-    "hang": "gave no answer within 2 s",
+    "hang": "gave no answer within 2 s (--worker-timeout)",
 }
-TRACES = {"raise": "the dragon is asleep", "kill": "", "exit": "", "hang": "in wait_for_ever"}
+TRACES = {
+    "raise": "the dragon is asleep",
+    "hang-up": "hung up",
+    "kill": "",
+    "exit": "",
+    "hang": "in wait_for_ever",
+}
 
 
 def test_every_kind_of_fault_cuts_one_episode_and_no_more(tmp_path: Path) -> None:
@@ -112,6 +119,14 @@ def test_past_the_limit_it_stops_with_the_workers_own_traceback() -> None:
     ):
         walked(pool, np.zeros((60, 1), np.int32))
     assert told == ["worker restarted", "worker restarted", "worker failed"]
+
+
+def test_many_slow_beginnings_are_no_hanging() -> None:
+    """Four of 0.6 s in one step, and a limit of 1 s."""
+    sources = [partial(Pretend, slow=0.6)] * 4
+    with Pool(Streams(spec_of(), sources, [(i,) for i in range(4)], (4,)), PoolOptions(1, 1.0)) as pool:
+        walked(pool, np.zeros((3, 4), np.int32))
+        assert pool.restarts == 0
 
 
 def test_steps_give_restarts_back(monkeypatch: pytest.MonkeyPatch) -> None:

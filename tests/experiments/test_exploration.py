@@ -506,4 +506,4 @@ def test_help_lists_the_options(capsys):
     text = capsys.readouterr().out
     for name in asdict(ExplorationStudy()):
         assert f"--{name}" in text
-    assert "10000000" in text
+    assert "3000000" in text

@@ -123,7 +123,11 @@ SUITES: dict[str, Suite] = {
     "vizdoom": Suite(f"{_PLACE}.vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
     "atari": Suite(f"{_PLACE}.atari", "atari", "Atari 2600", "atari:ALE/MontezumaRevenge-v5", True, "ale_py"),
     "dm_env": Suite(
-        f"{_PLACE}.dm_env", "dm_env", "any function that returns one", "dm_env:package.module:function", True
+        f"{_PLACE}.dm_env",
+        "dm-env",
+        "any function that returns one",
+        "dm_env:package.module:function",
+        True,
     ),
     "dmlab": Suite(
         f"{_PLACE}.dmlab",

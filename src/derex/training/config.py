@@ -11,6 +11,7 @@ from derex.agents.config import AgentConfig
 
 LINES = 100  # of metrics in a run, about, where nothing else is asked for
 LARGEST_SEED = 2**31
+LONGEST_TIMEOUT = 1_000_000  # seconds, as in derex.envs.host
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,11 @@ class TrainConfig:
             raise ValueError(
                 f"workers: expected at least 1, or none for one on each core; got {self.workers}."
             )
-        if not self.worker_timeout > 0:
-            raise ValueError(f"worker_timeout: expected seconds, more than 0; got {self.worker_timeout:g}.")
+        if not 0 < self.worker_timeout <= LONGEST_TIMEOUT:
+            raise ValueError(
+                f"worker_timeout: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}; got "
+                f"{self.worker_timeout:g}."
+            )
         if self.worker_restarts < 0:
             raise ValueError(f"worker_restarts: expected 0 or more, got {self.worker_restarts}.")
         if not 0.0 <= self.save_every < math.inf:

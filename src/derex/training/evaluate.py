@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from scipy import stats
 
 from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
-from derex.envs.host import HostTask
+from derex.envs.host import HostTask, PoolOptions
 from derex.envs.interface import Environment
 from derex.envs.suites.dmlab_levels import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
@@ -82,13 +83,23 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
     return Episodes(*(np.concatenate(part, axis=1) for part in zip(*played, strict=True)))
 
 
+WORKERS = {"workers": None, "worker_timeout": 60.0, "worker_restarts": 10}  # of a run that does not say
+
+
+def _note(event: str, **details: Any) -> None:
+    print(f"derex: {event}: {details.get('why')}", file=sys.stderr, flush=True)
+
+
 def _played(
     agents: TrainedAgents, environment: Environment | HostTask, episodes: int, greedy: bool, seed: int
 ) -> Episodes:
     """Of one task."""
     if isinstance(environment, HostTask):
         count = len(agents.seeds)
-        return Episodes(*play_episodes(environment, agents.network, count, episodes, greedy, seed))
+        options = PoolOptions(*(agents.content["config"].get(name, usual) for name, usual in WORKERS.items()))
+        return Episodes(
+            *play_episodes(environment, agents.network, count, episodes, greedy, seed, options, _note)
+        )
     streams = min(episodes, MOST_STREAMS)
     rounds = []
     for number in range(math.ceil(episodes / streams)):

@@ -182,8 +182,10 @@ def act(
         key = jax.random.fold_in(jax.random.fold_in(key, draw[0]), draw[1])
         previous, step = _step(network, memory, observation, first)
         parameters = step.policy[:, 0]
-        action = policy.sample(parameters, key)
-        after = Memory(policy.encoded(action), step.memory)
+        # What is not finite would stay in the memory, and an environment would refuse it as an action; the
+        # observation that it came from is kept, and the update skipped for it.
+        action = cleaned(policy.sample(parameters, key))
+        after = cleaned(Memory(policy.encoded(action), step.memory))
         return after, Acted(action, parameters, step.value[:, 0], previous)
 
     return jax.vmap(of_seed)(networks, memory, observation, first, keys)

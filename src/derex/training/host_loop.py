@@ -49,6 +49,9 @@ class HostStreams:
     task: HostTask
     n: int
 
+    def __post_init__(self) -> None:
+        _ = self.assigned  # refuses too few streams for the tasks, before anything is written
+
     @property
     def spec(self) -> EnvironmentSpec:
         """That of the environment."""

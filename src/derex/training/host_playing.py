@@ -5,6 +5,7 @@ Shapes: N seeds, B streams, E episodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from derex.agents.network import AgentNetwork
 from derex.envs.host import HostTask, PoolOptions, empty_steps, open_streams
 from derex.envs.host.stream import episode_seed
 from derex.envs.interface import DrawnHostEnvironment
+from derex.training.loop import cleaned
 from derex.training.players import Memory, decide, fresh_memory
 
 STREAMS = 8  # of each seed: always as many, so that the same seed plays the same episodes on any machine
@@ -33,6 +35,7 @@ def play_episodes(
     greedy: bool,
     seed: int,
     options: PoolOptions | None = None,
+    tell: Callable[..., None] = lambda event, **details: None,
 ) -> tuple[Float[np.ndarray, "N E"], Int[np.ndarray, "N E"]]:
     """Returns and lengths of exactly so many whole episodes of each seed.
 
@@ -45,7 +48,7 @@ def play_episodes(
     played: list[list[tuple[float, int]]] = [[] for _ in keys]
     draws = jax.random.split(jax.random.key(seed), seeds)
     total, length = np.zeros(len(keys)), np.zeros(len(keys), int)
-    pool = open_streams(task, keys, (len(keys),), options or PoolOptions())
+    pool = open_streams(task, keys, (len(keys),), options or PoolOptions(), tell)
     try:
         now, before = (empty_steps(task.spec, len(keys)) for _ in range(2))
         memory = jax.vmap(lambda network: fresh_memory(network, policy, streams))(networks)
@@ -123,7 +126,7 @@ def _decided(
     def of_seed(network: AgentNetwork, observation: Any, first: Any, memory: Memory, key: Any):
         draw = None if greedy else jax.random.fold_in(key, t)
         chosen = decide(network, policy, observation, jnp.asarray(first), memory, draw)
-        return chosen.action, chosen.memory
+        return cleaned(chosen.action), cleaned(chosen.memory)  # or it would stay for all later episodes
 
     return jax.vmap(of_seed)(networks, observation, first, memory, keys)
 

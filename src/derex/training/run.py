@@ -115,6 +115,10 @@ class _Run:
             self._load(plan)
         except BaseException:
             self.loop.close()
+            if hasattr(self, "loggers"):
+                self.loggers.close()
+            with suppress(OSError):  # what went wrong first is what is told
+                self.saver.wait()
             raise
 
     def _load(self, plan: Plan) -> None:

@@ -23,6 +23,7 @@ from derex.envs.host.stream import Assignment, Key, packed
 from derex.envs.interface import HostEnvironment
 from derex.types import EnvironmentSpec
 
+LONGEST_TIMEOUT = 1_000_000  # seconds
 GIVEN_BACK = 50  # steps of a worker that give one restart back
 
 Source = Callable[[], HostEnvironment]
@@ -48,8 +49,10 @@ class PoolOptions:
             raise ValueError(
                 f"workers: expected at least 1, or none for one on each core; got {self.workers}."
             )
-        if not self.timeout > 0:
-            raise ValueError(f"worker_timeout: expected seconds, more than 0; got {self.timeout:g}.")
+        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+            raise ValueError(
+                f"worker_timeout: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}; got {self.timeout:g}."
+            )
         if self.restarts < 0:
             raise ValueError(f"worker_restarts: expected 0 or more, got {self.restarts}.")
 
@@ -263,9 +266,12 @@ class Pool:
 
     def _wait(self, worker: _Worker, group: int) -> None:
         """Until it has stepped the group, by whatever process."""
+        rows = np.concatenate([*worker.rows.values()])
         while group not in worker.answered:
             try:
-                done = worker.process.answer(self.options.timeout)
+                done = worker.process.answer(
+                    self.options.timeout, lambda: int(self._rows.episode[rows].sum())
+                )
             except Fault as fault:
                 self._restart(worker, fault)
                 continue

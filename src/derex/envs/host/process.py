@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from derex.envs.host.memory import SharedMemory
@@ -36,9 +37,9 @@ main(parent, Files(*files))
 class Fault(Exception):
     """A worker has died, hangs or has raised."""
 
-    def __init__(self, why: str, trace: str = ""):
+    def __init__(self, why: str, trace: str = "", hanging: bool = False):
         super().__init__(why)
-        self.why, self.trace = why, trace
+        self.why, self.trace, self.hanging = why, trace, hanging
 
 
 class WorkerProcess:
@@ -96,11 +97,16 @@ class WorkerProcess:
         with suppress(BrokenPipeError):
             os.write(self._commands, bytes([group]))
 
-    def answer(self, timeout: float) -> int:
-        """The next answer; raises `Fault` where there is none within `timeout` of the last sign of life."""
-        left = self.heard + timeout - time.monotonic()
-        if not self._poll.poll(max(left, 0.0) * 1000):
-            raise self._hanging(timeout)
+    def answer(self, timeout: float, begun: Callable[[], int] = lambda: 0) -> int:
+        """The next answer; raises `Fault` where there is none within `timeout` of the last sign of life.
+
+        An episode more that is `begun` is one too: some environments take long to begin, and many begin together.
+        """
+        known = begun()
+        while not self._poll.poll(max(self.heard + timeout - time.monotonic(), 0.0) * 1000):
+            if known == begun():
+                raise self._hanging(timeout)
+            known, self.heard = begun(), time.monotonic()
         answer = os.read(self._answers, 1)
         self.heard = time.monotonic()
         if not answer:
@@ -145,7 +151,7 @@ class WorkerProcess:
             until = time.monotonic() + TRACING_SECONDS
             while not (trace := self._trace()) and time.monotonic() < until:
                 self._poll.poll(20)
-        return Fault(f"gave no answer within {timeout:g} s", trace)
+        return Fault(f"gave no answer within {timeout:g} s (--worker-timeout)", trace, hanging=True)
 
     def _dead(self) -> Fault:
         self.wait(time.monotonic() + CLOSING_SECONDS)

@@ -126,7 +126,7 @@ def open_streams(
     """
     begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
     if task.many is not None:
-        return VectorPool(task.many, keys, groups, begun, task.layout)
+        return VectorPool(task.many, keys, groups, begun, task.layout, options.timeout)
     tasks = task.tasks or (task,)
     streams = np.arange(len(keys)) if numbers is None else np.asarray(numbers)
     places = assigned([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
@@ -178,7 +178,11 @@ def _joined(
             rows, within, sizes = _rows_of(places, [place])
             own = wanted.some(rows)
             assert task.many is not None
-            members.append(Member(VectorPool(task.many, own.keys, sizes, own.begun, task.layout), within))
+            members.append(
+                Member(
+                    VectorPool(task.many, own.keys, sizes, own.begun, task.layout, options.timeout), within
+                )
+            )
         others = [place for place in tasks if place not in by_library]
         if others:
             rows, within, sizes = _rows_of(places, others)

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
-from derex.envs.host.pool import Steps
+from derex.envs.host.pool import Steps, WorkerFailed
 from derex.envs.host.stream import Key, episode_seed
 from derex.envs.merging import Layout
 from derex.types import Box, EnvironmentSpec, TimeStep
@@ -144,6 +147,7 @@ class VectorPool:
         groups: tuple[int, ...],
         begun: Int[np.ndarray, " n"] | None = None,
         layout: Layout | None = None,
+        timeout: float | None = None,
     ):
         """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`.
 
@@ -152,14 +156,18 @@ class VectorPool:
         begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
         self.groups, self._layout = groups, layout
         self._streams: list[VectorStreams] = []
-        self._threads = ThreadPoolExecutor(len(groups), "derex-vector")
+        self._timeout = timeout
         self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
         start = 0
-        for size in groups:
-            part, here = keys[start : start + size], begun[start : start + size]
-            vector = make_many(size, episode_seed(part[0], int(here[0])))
-            self._streams.append(VectorStreams(vector, vector.spec, part, here))
-            start += size
+        try:
+            for size in groups:
+                part, here = keys[start : start + size], begun[start : start + size]
+                vector = make_many(size, episode_seed(part[0], int(here[0])))
+                self._streams.append(VectorStreams(vector, vector.spec, part, here))
+                start += size
+        except BaseException:
+            self.close()
+            raise
         self.spec: EnvironmentSpec = self._streams[0].spec
         self.shortened = np.zeros(len(keys), bool)
 
@@ -172,9 +180,9 @@ class VectorPool:
         """Has the streams of a group stepped; without actions, for the very first step of all."""
         streams = self._streams[group]
         if actions is None:
-            self._asked[group] = self._threads.submit(streams.begin)
+            self._asked[group] = _in_a_thread(streams.begin)
         else:
-            self._asked[group] = self._threads.submit(streams.step, np.array(actions))
+            self._asked[group] = _in_a_thread(partial(streams.step, np.array(actions)))
 
     def receive(
         self, group: int, into: Steps, before: tuple[Any, ...] | None = None
@@ -182,7 +190,13 @@ class VectorPool:
         """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault."""
         asked = self._asked[group]
         assert asked is not None
-        step, seen = asked.result(), self._layout
+        try:
+            step, seen = asked.result(self._timeout), self._layout
+        except FutureTimeout as error:
+            raise WorkerFailed(
+                f"env: {self.spec.name} gave no answer within {self._timeout:g} s (--worker-timeout). It runs within "
+                "this process, so that it cannot be started again."
+            ) from error
         shown = seen.padded_rows(step.observation, len(step.first)) if seen else step.observation
         for array, leaf in zip(into.observation, jax.tree.leaves(shown), strict=True):
             array[...] = leaf
@@ -191,10 +205,27 @@ class VectorPool:
         return np.zeros(len(step.first), bool)
 
     def close(self) -> None:
-        """Closes all; harmless when repeated."""
-        self._threads.shutdown()
+        """Closes all but what hangs; harmless when repeated."""
         while self._streams:
-            self._streams.pop().close()
+            streams, asked = self._streams.pop(), self._asked.pop()
+            if asked is not None:
+                wait([asked], self._timeout)
+            if asked is None or asked.done():
+                streams.close()
+
+
+def _in_a_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
+    """What it will return; a thread that hangs does not keep the process from ending."""
+    future: Future[TimeStep] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(step())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="derex-vector", daemon=True).start()
+    return future
 
 
 def _mode_of(vector: Any) -> str:

@@ -24,6 +24,10 @@ READY, FAILED = 254, 255  # answers that are no group
 _PDEATHSIG = 1  # of prctl(2)
 
 
+class _Alone(Exception):
+    """There is no parent any more."""
+
+
 class Files(NamedTuple):
     """Open files that a worker is born with."""
 
@@ -47,7 +51,7 @@ class Orders(NamedTuple):
 def main(parent: int, files: Files) -> None:
     """Of the process whose parent has that id; orders come through its standard input."""
     for number in (signal.SIGINT, signal.SIGTERM):  # those of the whole group: the parent decides
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which engines started here would inherit
     _die_with(parent)
     for file in files:  # an engine that held them would keep the parent from hearing of this worker's death
         os.set_inheritable(file, False)
@@ -56,15 +60,15 @@ def main(parent: int, files: Files) -> None:
         faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
     streams: list[tuple[int, HostStream]] = []
     try:
-        orders: Orders = pickle.load(sys.stdin.buffer)
+        orders = _orders()
         _leave_a_guard()
         rows = SharedMemory(orders.layout, files.memory).rows
         for assigned in orders.streams:
             environment = pickle.loads(assigned.source)()
             streams.append((assigned.group, HostStream(environment, assigned.key, assigned.row, rows)))
-        os.write(files.answers, bytes([READY]))
+        _say(files.answers, bytes([READY]))
         serve(files.commands, files.answers, streams, rows.skip)
-    except (BrokenPipeError, EOFError):  # there is no parent any more
+    except _Alone:
         pass
     except BaseException:  # whatever it is, the parent shall know
         _answer(files.answers, bytes([FAILED]) + traceback.format_exc().encode())
@@ -79,7 +83,21 @@ def serve(commands: int, answers: int, streams: list[tuple[int, HostStream]], sk
         for group, stream in streams:
             if group == asked[0] and not skip[stream.row]:
                 stream.step()
-        os.write(answers, asked)
+        _say(answers, asked)
+
+
+def _orders() -> Orders:
+    try:
+        return pickle.load(sys.stdin.buffer)
+    except EOFError as error:
+        raise _Alone from error
+
+
+def _say(file: int, byte: bytes) -> None:
+    try:
+        os.write(file, byte)
+    except BrokenPipeError as error:
+        raise _Alone from error
 
 
 def _answer(file: int, text: bytes) -> None:

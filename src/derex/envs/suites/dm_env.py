@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import dm_specs
-from derex.envs.suites.support import load
+from derex.envs.suites.support import Unreadable, beside_user, load
 from derex.types import EnvironmentSpec
 
 HORIZON = 10_000
@@ -67,7 +67,7 @@ class DmEnv:
         import dm_env
 
         if not isinstance(self._env, dm_env.Environment):
-            raise TypeError(
+            raise Unreadable(
                 f"name: {name!r} returned a {type(self._env).__name__}, expected a dm_env.Environment. Name a function "
                 "that returns one."
             )
@@ -75,10 +75,11 @@ class DmEnv:
 
 def make(name: str) -> DmEnv:
     """What the function `module:function` returns."""
-    load("dm_env", "dm_env")
+    load("dm_env", "dm-env")
     module, colon, function = name.partition(":")
     if not (module and colon and function):
         raise ValueError(f"name: expected 'dm_env:package.module:function', got 'dm_env:{name}'.")
+    beside_user()
     try:
         holder = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ import numpy as np
 from derex.envs import words
 from derex.envs.suites import actions
 from derex.envs.suites.spaces import GREY_RANK, Acted, Seen
+from derex.envs.suites.support import Unreadable
 from derex.types import Discrete, MultiDiscrete, Symbols, Words
 
 
@@ -51,7 +52,7 @@ def acts(spec: Any) -> Acted:
             MultiDiscrete(sizes),
             lambda action: (actions.choices(action, sizes).reshape(spec.shape) + low).astype(spec.dtype),
         )
-    raise TypeError(
+    raise Unreadable(
         f"action_spec: {spec!r} cannot be acted in; expected a DiscreteArray, a BoundedArray of integers, or an Array "
         "of floats. Turn it into one with a wrapper."
     )
@@ -67,7 +68,7 @@ def _part(spec: Any) -> Seen:
         return Seen(symbols, lambda seen: np.asarray(seen, np.int32).reshape(1))
     if isinstance(spec, specs.Array) and np.dtype(spec.dtype).kind in "fiub":
         return _numbers(spec)
-    raise TypeError(
+    raise Unreadable(
         f"observation_spec: {spec!r} cannot be read; expected an Array of numbers, a DiscreteArray, a StringArray, or "
         "a dict or tuple of them."
     )

@@ -17,7 +17,7 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import spaces
-from derex.envs.suites.support import NotInstalled, load, unknown
+from derex.envs.suites.support import NotInstalled, beside_user, load, unknown
 from derex.types import EnvironmentSpec
 
 HORIZON = 10_000
@@ -100,6 +100,7 @@ def _made(gymnasium: Any, name: str) -> Any:
     module, _, identifier = name.rpartition(":")
     try:
         if module:
+            beside_user()
             importlib.import_module(module)
         spec = gymnasium.spec(identifier)
     except ModuleNotFoundError as error:

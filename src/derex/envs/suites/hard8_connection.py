@@ -20,7 +20,7 @@ from derex.envs.suites.support import load
 _BETWEEN_TRIES = 0.2  # seconds
 
 
-class ServerError(RuntimeError):
+class ServerError(ConnectionError):
     """The server is gone, late, or answers what it should not."""
 
 

@@ -4,10 +4,9 @@ Its module is looked for beside the user too, as `python file.py` would find it.
 """
 
 import importlib
-import os
-import sys
 
 from derex.envs.interface import Environment
+from derex.envs.suites.support import beside_user
 
 
 def make(name: str) -> Environment:
@@ -15,8 +14,7 @@ def make(name: str) -> Environment:
     module, _, place = name.partition(":")
     if not module or not place:
         raise ValueError(f"name: expected 'jax:package.module:Class', got 'jax:{name}'.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    beside_user()
     try:
         build = getattr(importlib.import_module(module), place)
     except (ImportError, AttributeError) as error:

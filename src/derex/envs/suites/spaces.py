@@ -10,6 +10,7 @@ import numpy as np
 
 from derex.envs import words
 from derex.envs.suites import actions
+from derex.envs.suites.support import Unreadable
 from derex.types import ActionSpec, Discrete, MultiDiscrete, Symbols, Words
 
 GREY_RANK = 2
@@ -57,7 +58,7 @@ def observations(space: Any) -> Seen:
         return numbers(space.shape, np.float32)
     if isinstance(space, spaces.Box):
         return numbers(space.shape, space.dtype)
-    raise TypeError(
+    raise Unreadable(
         f"observation_space: {type(space).__name__} cannot be read; expected Box, Discrete, MultiDiscrete, "
         "MultiBinary, Text, or a Dict or Tuple of them. Turn it into one with a gymnasium.ObservationWrapper."
     )
@@ -93,7 +94,7 @@ def acts(space: Any) -> Acted:
         )
     if isinstance(space, spaces.Box):
         return _box(space)
-    raise TypeError(
+    raise Unreadable(
         f"action_space: {type(space).__name__} cannot be acted in; expected Discrete, MultiDiscrete, MultiBinary or "
         "Box. Turn it into one with a gymnasium.ActionWrapper."
     )

@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +23,16 @@ def load(module: str, extra: str) -> Any:
         raise NotInstalled(
             f'{package} is not installed. Install it with: pip install "derex[{extra}]"'
         ) from error
+
+
+class Unreadable(TypeError, ValueError):
+    """A task has spaces or specs that no agent here can use."""
+
+
+def beside_user() -> None:
+    """Modules in the working folder are found, as `python file.py` would find them; workers inherit that."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def unknown(suite: str, name: str, known: Iterable[str]) -> ValueError:
