@@ -30,36 +30,37 @@ TRACES = {
 
 
 def test_every_kind_of_fault_cuts_one_episode_and_no_more(tmp_path: Path) -> None:
-    """Each in a worker of its own, once, at the fourth step of the first episode; a fifth worker is healthy.
+    """Each in a worker of its own, once, at the fourth step of the first episode; the other streams are healthy.
 
     One worker of two streams fails while its other stream is between two episodes.
     """
+    n = len(FAULTS)
     sources: list[Any] = [
         partial(Pretend, length=6, fault=fault, at=3, only_first=True, log=str(tmp_path / fault))
         for fault in FAULTS
     ]
-    sources += [partial(Pretend, length=6)] * 4
-    keys = [(7, b) for b in range(8)]
+    sources += [partial(Pretend, length=6)] * n
+    keys = [(7, b) for b in range(2 * n)]
     told: list[Any] = []
-    actions = np.random.default_rng(0).integers(0, 3, (20, 8)).astype(np.int32)
-    # Streams b and b + 4 share a worker, and are in different groups.
+    actions = np.random.default_rng(0).integers(0, 3, (20, 2 * n)).astype(np.int32)
+    # Streams b and b + n share a worker, and are in different groups.
     with Pool(
-        Streams(spec_of(), sources, keys, (4, 4)),
-        PoolOptions(4, timeout=2.0),
+        Streams(spec_of(), sources, keys, (n, n)),
+        PoolOptions(n, timeout=2.0),
         lambda event, **details: told.append((event, details)),
     ) as pool:
         steps, cuts = walked(pool, actions)
-        assert pool.restarts == 4
+        assert pool.restarts == n
         begun = pool.begun
     assert sorted(details["why"] for _, details in told) == sorted(WHY.values())
     assert {event for event, _ in told} == {"worker restarted"}
     for fault, why in WHY.items():
         (trace,) = [details["trace"] for _, details in told if details["why"] == why]
         assert TRACES[fault] in trace
-    for row in range(8):
-        number = 0 if row < 4 else next(iter(np.flatnonzero([cut[row] for cut in cuts])), None)
+    for row in range(2 * n):
+        number = 0 if row < n else next(iter(np.flatnonzero([cut[row] for cut in cuts])), None)
         (at,) = np.flatnonzero([cut[row] for cut in cuts])
-        assert at == 4 if row < 4 else at in (4, 5), number
+        assert at == 4 if row < n else at in (4, 5), number
         before, here, after = steps[at - 1], steps[at], steps[at + 1]
         for earlier, now in zip(before.observation, here.observation, strict=True):
             np.testing.assert_array_equal(now[row], earlier[row])
