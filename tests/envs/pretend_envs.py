@@ -45,6 +45,8 @@ class Pretend:
     """a step of every episode at which it fails"""
     only_first: bool = False
     """fails in episodes with the number 0 alone, as far as it is known from `log`"""
+    nan_at: int = -1
+    """a step of every episode at which what is seen is not finite"""
     slow: float = 0.0
     """seconds that it takes to begin"""
     engine: bool = False
@@ -84,7 +86,8 @@ class Pretend:
         return np.full((60, 80, 3), 10 * self._time, np.uint8)
 
     def _seen(self) -> Any:
-        numbers = [self._seed / 2**31, self._time, self._action, self._total]
+        seed = np.nan if self._time == self.nan_at else self._seed / 2**31
+        numbers = [seed, self._time, self._action, self._total]
         picture = np.full((3, 4, 1), self._time, np.uint8)
         return {"picture": picture, "numbers": np.array(numbers, np.float64 if self.wrong else np.float32)}
 

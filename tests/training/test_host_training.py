@@ -290,3 +290,15 @@ def test_the_parent_never_imports_an_environment_twice_for_its_spec() -> None:
     assert "pretend_envs" in sys.modules
     first, second = (make_training(tiny(Path("x"))).streams.spec for _ in range(2))
     assert first is second
+
+
+def test_what_is_not_finite_skips_updates_and_reaches_no_environment(tmp_path: Path) -> None:
+    """Real-valued actions of a recurrent agent: environments would refuse NaN, and its memory would keep it."""
+    config = tiny(tmp_path, 4, env="length=9+box=1+nan_at=2", max_skipped=100)
+    train(config)
+    lines = read_metrics(tmp_path)
+    assert sum(line["skipped_updates"] for line in lines) > 0
+    assert all(line["worker_restarts"] == 0 for line in lines)
+    assert not events_of(tmp_path) or all(
+        event["event"] != "worker restarted" for event in events_of(tmp_path)
+    )

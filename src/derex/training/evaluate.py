@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from derex.envs.suites.dmlab_levels import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.scores import Interval, over_seeds
+from derex.training.folder import WORKERS
 from derex.training.host_playing import play_episodes
 from derex.training.players import Memory, decide, fresh_memory
 from derex.training.tasks import CAP, is_scored
@@ -83,9 +85,6 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
     return Episodes(*(np.concatenate(part, axis=1) for part in zip(*played, strict=True)))
 
 
-WORKERS = {"workers": None, "worker_timeout": 60.0, "worker_restarts": 10}  # of a run that does not say
-
-
 def _note(event: str, **details: Any) -> None:
     print(f"derex: {event}: {details.get('why')}", file=sys.stderr, flush=True)
 
@@ -96,7 +95,8 @@ def _played(
     """Of one task."""
     if isinstance(environment, HostTask):
         count = len(agents.seeds)
-        options = PoolOptions(*(agents.content["config"].get(name, usual) for name, usual in WORKERS.items()))
+        given, names = agents.content["config"], dict(zip(WORKERS, fields(PoolOptions), strict=True))
+        options = PoolOptions(**{names[name].name: given[name] for name in WORKERS if name in given})
         return Episodes(
             *play_episodes(environment, agents.network, count, episodes, greedy, seed, options, _note)
         )
