@@ -20,7 +20,7 @@ EXAMPLES = (
     "four-rooms",
     "four-rooms-pixels",
     "four-rooms-hidden",
-    "key-rooms-2",
+    "key-rooms-1",
     "deep-sea-4",
     "catch",
     "cartpole",
@@ -50,7 +50,7 @@ SEEN_WHOLE = (
     "rooms-chain-2",
     "four-rooms",
     "four-rooms-pixels",
-    "key-rooms-2",
+    "key-rooms-1",
     "deep-sea-4",
 )
 SEEDS, STREAMS = 2, 6

@@ -91,7 +91,7 @@ def test_what_the_agent_does_not_see_is_in_shade():
 
 
 def test_keys_and_their_doors_vanish_together():
-    env = KeyRooms(3)
+    env = KeyRooms(2)
     start = env.reset(jax.random.key(0))[0]
     pictures = [env.render(KeyRoomsState(start.cell, jnp.int32(held))) for held in range(4)]
     side = cell_side((7, 19))

@@ -14,7 +14,7 @@ from derex.envs.sets import SETS, tasks_of
 from derex.envs.wrappers import AutoReset, Batched
 from derex.types import Amount, Box, Discrete, EnvironmentSpec, Symbols, Words
 
-TASKS = ("recall-2", "rooms-chain-2", "key-rooms-2")
+TASKS = ("recall-2", "rooms-chain-2", "key-rooms-1")
 STREAMS = 8
 CHOICE = Discrete(3)
 

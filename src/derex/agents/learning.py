@@ -113,7 +113,7 @@ def judge(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> Judg
 
     each = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)
     advantages, targets = each(streams.rewards, rollout.value, streams.gammas)
-    return Judged(rollout, advantages @ streams.weights, targets)
+    return Judged(rollout, jnp.sum(advantages * streams.weights, axis=-1), targets)
 
 
 def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:

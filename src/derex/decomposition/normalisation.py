@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from derex.decomposition.products import exact_product
+
 EPSILON = 1e-5  # added to variances before the square root
 READING_EPSILON = (
     1e-12  # the same where statistics are read: outputs of any scale have correlation 1 with themselves
@@ -34,7 +36,8 @@ def weighted_mean(
     """Mean over rows, row i counted weights[i] times. An all-zero mask gives 0, not NaN."""
     if weights is None:
         return jnp.mean(values, axis=0)
-    return jnp.tensordot(weights, values, axes=1) / jnp.maximum(jnp.sum(weights), 1.0)
+    total = exact_product(weights, values.reshape(len(values), -1)).reshape(values.shape[1:])
+    return total / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def moments(z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None) -> Moments:

@@ -11,6 +11,7 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
 from derex.decomposition.normalisation import READING_EPSILON, Moments, Statistics, batch_normalise
+from derex.decomposition.products import exact_product
 
 
 class Half(NamedTuple):
@@ -26,8 +27,8 @@ def sigma_hat(
 ) -> Float[Array, "k k"]:
     """Σ̂(θ) = 1/b Σ_i f(s_i) g(s'_i)ᵀ (Section 4); over a whole data set it is Σ(θ)."""
     if weights is None:
-        return f.T @ g / f.shape[0]
-    return (f * weights[:, None]).T @ g / jnp.maximum(jnp.sum(weights), 1.0)
+        return exact_product(f.T, g) / f.shape[0]
+    return exact_product((f * weights[:, None]).T, g) / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def both_statistics(first: Half, second: Half) -> Statistics:

@@ -19,6 +19,8 @@ from jax import Array
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
+from derex.decomposition.products import exact_product
+
 RIDGE = 1e-5  # added to correlations: what varies less than that is noise of estimating them
 
 
@@ -51,5 +53,5 @@ def ritz_bonus(
     rows = whitened(C_f, f, ridge)
     if weighted:
         between = spanned_sigma(C_f, C_g, sigma, ridge)
-        rows = whitened(between @ between.T, rows, floor**2)
+        rows = whitened(exact_product(between, between.T), rows, floor**2)
     return jnp.linalg.norm(rows, axis=-1)

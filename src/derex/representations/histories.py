@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.networks.futures import Future, future_of, read_pairs
 from derex.networks.histories import Head, HistoryNetworks, at_each_step, fresh_embedding
@@ -92,25 +92,31 @@ class HistoriesForm:
         reading_key, key = jax.random.split(key)
         present = Stretch(trajectories, state.memory)
 
-        def pairs(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray):
+        def loss(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray) -> Float[Array, ""]:
             embedded = networks.embed(rows.trajectories)
             beliefs, _ = networks.beliefs(embedded.history, rows.trajectories.first, rows.before)
             phase = future.draw(key, *rows.trajectories.shape)
-            return read_pairs(networks, future, embedded, beliefs, rows.trajectories, phase)
-
-        def loss(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray) -> Float[Array, ""]:
-            return self.decomposition.estimate(*pairs(networks, rows, key))[0]
+            pairs = read_pairs(networks, future, embedded, beliefs, rows.trajectories, phase)
+            return self.decomposition.estimate(*pairs)[0]
 
         own = self.training.run(state.own, present, loss, key)
         networks: Any = own.networks
-        seen = self.decomposition.seen(*pairs(networks, present, reading_key))
-        tracked = self.decomposition.track(state.tracked, seen)
-        history = networks.embed(trajectories).history
-        # The last step of this unroll is the first of the next: memory ends one step before it.
-        before, memory = networks.beliefs(history[:, :-1], trajectories.first[:, :-1], present.before)
-        last, _ = networks.beliefs(history[:, -1:], trajectories.first[:, -1:], memory)
-        f = at_each_step(networks.f, jnp.concatenate([before, last], axis=1))
-        return RepresentationState(None, own, tracked, memory), self.decomposition.bonus(f, tracked)
+        embedded = networks.embed(trajectories)
+        beliefs, memory = _beliefs_so_far(networks, embedded.history, trajectories.first, present.before)
+        phase = future.draw(reading_key, *trajectories.shape)
+        pairs = read_pairs(networks, future, embedded, beliefs, trajectories, phase)
+        tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*pairs))
+        bonus = self.decomposition.bonus(at_each_step(networks.f, beliefs), tracked)
+        return RepresentationState(None, own, tracked, memory), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)
+
+
+def _beliefs_so_far(
+    networks: HistoryNetworks, history: Float[Array, "B S width"], first: Bool[Array, "B S"], before: Memory
+) -> tuple[Float[Array, "B S H"], Memory]:
+    """b_t of every step of an unroll, and the memory before its last: the next unroll begins with that step."""
+    beliefs, memory = networks.beliefs(history[:, :-1], first[:, :-1], before)
+    last, _ = networks.beliefs(history[:, -1:], first[:, -1:], memory)
+    return jnp.concatenate([beliefs, last], axis=1), memory
