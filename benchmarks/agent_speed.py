@@ -1,10 +1,10 @@
 """Environment steps a second while training, and ratios: ours against a plain feed-forward PPO, methods against V-MPO.
 
-    python benchmarks/agent_speed.py [--env rooms-chain-8] [--streams 256] [--width 64] [--json FILE]
+    python benchmarks/agent_speed.py [--env rooms-chain-8] [--streams 256] [--rows RND] [--json FILE]
 
-All in one run, on the same environment with the same streams, unroll, epochs and mini-batches; parts of the rows are
-timed in turn, so that what else the machine does falls on all of them. Absolute numbers mean something on an idle
-accelerator only.
+Agents and representations are those of `derex reproduce exploration`. All in one run, on the same environment with the
+same streams, unroll, epochs and mini-batches; parts of the rows are timed in turn, so that what else the machine does
+falls on all of them. Absolute numbers mean something on an idle accelerator only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jax
 from plain_ppo import PlainPPO
 
-from derex.agents.config import AgentConfig
 from derex.envs import make, make_streams
-from derex.representations import find_form
 from derex.training.loop import Training
+from derex.training.presets import exploration_agent, exploration_form
 
 ROWS = {
     "V-MPO, feed-forward": ("vmpo", "", "feed-forward"),
@@ -34,6 +35,7 @@ ROWS = {
     "Laplacian, recurrent": ("laplacian", "", "lstm"),
 }
 PPO = "plain PPO, feed-forward"
+BASE = {"lstm": "V-MPO, recurrent", "feed-forward": "V-MPO, feed-forward"}
 
 
 def main() -> None:
@@ -43,8 +45,8 @@ def main() -> None:
     )
     parser.add_argument("--env", default="rooms-chain-8")
     parser.add_argument("--streams", type=int, default=256)
-    parser.add_argument("--unroll", type=int, default=32)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--rows", nargs="*", default=[""], help="rows whose names hold one of these words")
     parser.add_argument("--iterations", type=int, default=10, help="of one timed part")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", default="")
@@ -52,8 +54,10 @@ def main() -> None:
     rows = measure(options)
     for name, rate in rows.items():
         print(f"{name:<46} {rate:12,.0f} steps/s   {rate / rows[PPO]:5.2f} x plain PPO")
-    vmpo, derex = rows["V-MPO, recurrent"], rows["De-Rex on histories, own encoder, recurrent"]
-    print(f"\noverhead of De-Rex on histories over recurrent V-MPO: {vmpo / derex:.2f} x")
+    for name, (method, _, core) in ROWS.items():
+        base = rows.get(BASE[core])
+        if base and name in rows and method != "vmpo":
+            print(f"time of {name} over V-MPO's: {base / rows[name]:.2f} x")
     print(f"device: {jax.local_devices()[0].device_kind}")
     if options.json:
         content = {
@@ -68,13 +72,22 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> dict[str, float]:
     """Median rate of each row."""
     streams = make_streams(make(options.env), options.streams)
-    ppo = PlainPPO(streams, options.unroll, options.width)
-    parts = {PPO: runner(ppo.begin(jax.random.key(0)), ppo.advance, options.iterations)}
-    for name, (method, form, core) in ROWS.items():
-        config = AgentConfig(core=core, width=options.width, unroll=options.unroll)
-        training = Training(streams, find_form(method, form).build(), config)
-        parts[name] = runner(training.begin_seeds((0,)), training.advance, options.iterations)
-    steps = options.iterations * options.streams * options.unroll
+    unroll = exploration_agent(options.env).unroll
+    ppo = PlainPPO(streams, unroll, options.width)
+
+    def ours(name: str) -> Callable[[], float]:
+        method, form, core = ROWS[name]
+        agent = exploration_agent(options.env, method, form, width=options.width)
+        representation = exploration_form(options.env, method, form, width=options.width).build()
+        training = Training(streams, representation, replace(agent, core=core))
+        return runner(training.begin_seeds((0,)), training.advance, options.iterations)
+
+    chosen = [name for name in ROWS if any(word in name for word in options.rows)]
+    with ThreadPoolExecutor() as pool:  # compilation is most of the wait, and each is by itself
+        plain = pool.submit(runner, ppo.begin(jax.random.key(0)), ppo.advance, options.iterations)
+        parts = dict(zip(chosen, pool.map(ours, chosen), strict=True))
+        parts = {PPO: plain.result()} | parts
+    steps = options.iterations * options.streams * unroll
     times: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(options.repeats):
         for name, part in parts.items():

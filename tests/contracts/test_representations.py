@@ -93,6 +93,11 @@ def of_k(k: int, objective: str = "derex") -> Decomposition:
     return Decomposition(k=k, objective=objective)
 
 
+def episodic(form: Any) -> Any:
+    """The same form, tiny, with a bonus for what is new in its episode."""
+    return small(replace(form, decomposition=Decomposition(episodic=0.1)))
+
+
 FORMS: dict[str, Any] = {
     **{
         " ".join((m, name)).strip(): small(form)
@@ -107,6 +112,9 @@ FORMS: dict[str, Any] = {
     "histories, actions in tests": replace(small(HistoriesForm()), test_actions=True),
     "histories, laplacian": small(HistoriesForm(of_k(K, "laplacian"))),
     "states, nested": small(StatesForm(of_k(K, "nested"))),
+    "belief, new in its episode": episodic(BeliefForm()),
+    "histories, new in its episode": episodic(HistoriesForm()),
+    "states, new in its episode": episodic(StatesForm()),
     "states, laplacian": small(StatesForm(of_k(K, "laplacian"))),
     "rnd, as it comes": replace(small(RndForm()), normalise=False),
     "a user's own": Hashing(),

@@ -90,11 +90,12 @@ class BeliefForm:
                 f"width {sizes.belief}."
             )
         f = Head(sizes.belief, k, key=f_key) if self.projection else Itself()
+        episode = self.decomposition.begin_episodes(sizes.streams)
         if self.decomposition.tied:
-            return RepresentationState(Readers(f, None, None), None, self.decomposition.initial(), None)
+            return RepresentationState(Readers(f, None, None), None, self.decomposition.initial(), episode)
         g = Head(sizes.belief, k, key=g_key)
         reverse = LSTM(sizes.embedding, sizes.belief, sizes.embedding == sizes.belief, key=reverse_key)
-        return RepresentationState(Readers(f, g, reverse), None, self.decomposition.initial(), None)
+        return RepresentationState(Readers(f, g, reverse), None, self.decomposition.initial(), episode)
 
     def _pairs(self, joint: Readers, view: View, key: PRNGKeyArray) -> Any:
         future = self.future()
@@ -113,7 +114,8 @@ class BeliefForm:
         seen = self.decomposition.seen(*self._pairs(state.joint, view, key))
         tracked = self.decomposition.track(state.tracked, seen)
         f = at_each_step(state.joint.f, view.beliefs)
-        return state._replace(tracked=tracked), self.decomposition.bonus(f, tracked)
+        bonus, episode = self.decomposition.bonus_of_steps(f, tracked, view.trajectories.first, state.memory)
+        return state._replace(tracked=tracked, memory=episode), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)

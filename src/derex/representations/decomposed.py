@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from derex.decomposition.bonus import bonus
 from derex.decomposition.normalisation import (
@@ -23,8 +24,9 @@ from derex.decomposition.normalisation import (
 )
 from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.pairs import sigma_hat
-from derex.decomposition.ritz import ritz_bonus, spanned_sigma
+from derex.decomposition.ritz import ritz_bonus, spanned_sigma, whitened
 from derex.networks.futures import halves_of
+from derex.representations.episodic import begin_episodes, newness
 
 AGENT_SIGMA_FLOOR = (
     0.5  # of 64 features some are not learnt yet at any time: without it their noise is the bonus
@@ -74,6 +76,18 @@ class Decomposition:
     """of Σ̃ and the other statistics, from unroll to unroll; 0: those of the present networks alone. Networks move: what
     is read with statistics of earlier ones shows their movement where it should show what is rare"""
 
+    episodic: float = 0.0
+    """above 0: the bonus is multiplied by the share of f that its episode has not shown yet, for worlds that are new in
+    every episode; this is the ridge r of that share over k: the smaller, the less is left of what was seen once
+    (`representations.episodic`)"""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.episodic < math.inf:
+            raise ValueError(
+                "representation.decomposition.episodic: expected a finite number, 0 (not used) or more; got "
+                f"{self.episodic}."
+            )
+
     @property
     def loss(self) -> Objective:
         """The objective."""
@@ -121,6 +135,26 @@ class Decomposition:
         if self.ritz:
             return ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
         return bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
+
+    def begin_episodes(self, streams: int) -> Float[Array, "B k k"] | None:
+        """What is kept of each stream's episode, before its first step."""
+        return begin_episodes(streams, self.k) if self.episodic else None
+
+    def bonus_of_steps(
+        self,
+        f: Float[Array, "B S k"],
+        tracked: Tracked,
+        first: Bool[Array, "B S"],
+        episodes: Float[Array, "B k k"] | None,
+    ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"] | None]:
+        """The bonus of every step of an unroll, and what is kept of the episodes."""
+        rare = self.bonus(f, tracked)
+        if episodes is None:
+            return rare, None
+        seen, C = self._read(tracked)
+        features = whitened(C.f, limited(standardise(f, seen.f), self.limit))
+        new, episodes = newness(features, first, episodes, self.episodic)
+        return rare * new, episodes
 
     def report(self, tracked: Tracked) -> dict[str, Array]:
         """The spectrum, its mean, and how far Σ̃ is from diagonal."""

@@ -32,6 +32,14 @@ from derex.representations.own import OwnTraining
 from derex.types import Trajectories
 
 
+class Kept(NamedTuple):
+    """From unroll to unroll, of every stream."""
+
+    history: Memory
+    episode: Float[Array, "B k k"] | None
+    """where the bonus asks for what is new in an episode"""
+
+
 class Stretch(NamedTuple):
     """An unroll, and the memory of what came before it."""
 
@@ -81,7 +89,7 @@ class HistoriesForm:
         if self.decomposition.tied:
             reverse = g = None
         networks = HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions)
-        memory = forward.initial(sizes.streams)
+        memory = Kept(forward.initial(sizes.streams), self.decomposition.begin_episodes(sizes.streams))
         return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), memory)
 
     def _observe(
@@ -90,7 +98,7 @@ class HistoriesForm:
         """Learn from the unroll, then say what is rare in it; remember each stream's history for the next one."""
         trajectories, future = view.trajectories, self.future()
         reading_key, key = jax.random.split(key)
-        present = Stretch(trajectories, state.memory)
+        present = Stretch(trajectories, state.memory.history)
 
         def loss(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray) -> Float[Array, ""]:
             embedded = networks.embed(rows.trajectories)
@@ -106,8 +114,10 @@ class HistoriesForm:
         phase = future.draw(reading_key, *trajectories.shape)
         pairs = read_pairs(networks, future, embedded, beliefs, trajectories, phase)
         tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*pairs))
-        bonus = self.decomposition.bonus(at_each_step(networks.f, beliefs), tracked)
-        return RepresentationState(None, own, tracked, memory), bonus
+        bonus, episode = self.decomposition.bonus_of_steps(
+            at_each_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
+        )
+        return RepresentationState(None, own, tracked, Kept(memory, episode)), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)

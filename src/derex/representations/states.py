@@ -99,7 +99,8 @@ class StatesForm:
         k = self.decomposition.k
         f, g = (ObservationFeatures(sizes, self.width, k, key=part) for part in jax.random.split(key))
         networks = Pair(f, None if self.decomposition.tied else g)
-        return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), None)
+        episode = self.decomposition.begin_episodes(sizes.streams)
+        return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), episode)
 
     def _observe(
         self, state: RepresentationState, view: View, key: PRNGKeyArray
@@ -113,8 +114,10 @@ class StatesForm:
         own = self.training.run(state.own, steps, loss, key)
         networks: Any = own.networks
         tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*networks.pairs(steps)))
-        bonus = self.decomposition.bonus(at_each_step(networks.f, steps.observation), tracked)
-        return RepresentationState(None, own, tracked, None), bonus
+        bonus, episode = self.decomposition.bonus_of_steps(
+            at_each_step(networks.f, steps.observation), tracked, steps.first, state.memory
+        )
+        return RepresentationState(None, own, tracked, episode), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)
