@@ -15,12 +15,12 @@ B, S, K = 4, 12, 5
 
 
 def by_definition(features, first, ridge):
-    """r fᵀ M⁻¹ f / ‖f‖² with M = r I + Σ f fᵀ over the steps of the episode before; step 0 is none of them."""
+    """r fᵀ M⁻¹ f / ‖f‖² with M = r I + Σ f fᵀ over the steps of the episode before."""
     r = ridge * features.shape[-1]
     shares = np.ones(first.shape)
     for b in range(len(features)):
         before = []
-        for t in range(1, features.shape[1]):
+        for t in range(features.shape[1]):
             before = [] if first[b, t] else before
             f = features[b, t]
             M = r * np.eye(len(f)) + sum((np.outer(z, z) for z in before), np.zeros((len(f), len(f))))
@@ -50,15 +50,16 @@ def test_unrolls_go_on_where_the_last_one_ended(steps):
     whole, _ = newness(features, first, begin_episodes(B, K), 0.1)
     early, kept = newness(features[:, :6], first[:, :6], begin_episodes(B, K), 0.1)
     late, _ = newness(features[:, 5:], first[:, 5:], kept, 0.1)
-    np.testing.assert_allclose(jnp.concatenate([early, late[:, 1:]], axis=1), whole, atol=1e-6)
+    np.testing.assert_allclose(early[:, -1], late[:, 0], atol=1e-6)
+    np.testing.assert_allclose(jnp.concatenate([early[:, :-1], late], axis=1), whole, atol=1e-6)
 
 
 def test_what_was_seen_counts_less_and_what_is_orthogonal_in_full():
     f, other = np.eye(K)[0] * 2.0, np.eye(K)[1]
-    features = jnp.asarray([[f, f, f, f, other]], jnp.float32)
+    features = jnp.asarray([[f, f, f, other]], jnp.float32)
     ridge = 0.2  # r = 1
-    found, _ = newness(features, jnp.zeros((1, 5), bool), begin_episodes(1, K), ridge)
-    expected = [1.0, 1.0, 1 / 5, 1 / 9, 1.0]  # 1 / (1 + n ‖f‖² / r)
+    found, _ = newness(features, jnp.zeros((1, 4), bool), begin_episodes(1, K), ridge)
+    expected = [1.0, 1 / 5, 1 / 9, 1.0]  # 1 / (1 + n ‖f‖² / r)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
 
 

@@ -31,7 +31,7 @@ def begin_episodes(streams: int, k: int) -> Float[Array, "B k k"]:
 def newness(
     features: Float[Array, "B S k"], first: Bool[Array, "B S"], kept: Float[Array, "B k k"], ridge: float
 ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"]]:
-    """new(h_t) of every step, and what to keep; step 0 was the last one of the unroll before, and counts 1.
+    """new(h_t) of every step, and what to keep: all before the last step, with which the next unroll begins.
 
     `ridge` is r as a multiple of k, the mean of ‖f‖². After each step K = r M⁻¹ becomes K - u uᵀ / (r + fᵀ u), u = K f
     (Sherman and Morrison).
@@ -48,6 +48,7 @@ def newness(
         kept = kept - u[:, :, None] * u[:, None, :] / (ridge * k + left)[:, None, None]
         return kept, jnp.clip(share, 0.0, 1.0)
 
-    later = jnp.moveaxis(features[:, 1:], 1, 0), first[:, 1:].T
-    kept, shares = jax.lax.scan(step, kept, later)
-    return jnp.concatenate([jnp.ones_like(shares[:1]), shares]).T, kept
+    by_step = jnp.moveaxis(features, 1, 0), first.T
+    kept, shares = jax.lax.scan(step, kept, jax.tree.map(lambda leaf: leaf[:-1], by_step))
+    _, last = step(kept, jax.tree.map(lambda leaf: leaf[-1], by_step))
+    return jnp.concatenate([shares, last[None]]).T, kept

@@ -21,6 +21,7 @@ from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
 from derex.representations.methods import METHODS, find_form
 from derex.representations.none import NoForm
+from derex.representations.own import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 
@@ -44,21 +45,24 @@ LEARNING_RATES: dict[tuple[str, str], float] = {("derex", "belief"): 1e-3}
 """by method and form: what it takes to learn the decomposition through the agent's own loss while the policy moves; all
 others have the agent's"""
 
+NEW = Decomposition(episodic=0.1)
+"""of every bonus of De-Rex: what is rare in all experience and new in its episode (docs/agents.md has it without)"""
+
 FORMS: dict[tuple[str, str], Form] = {
     ("vmpo", ""): NoForm(),
     ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
     ("rnd", ""): RndForm(),
     ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
-    ("derex", "histories"): HistoriesForm(),
-    ("derex", "states"): StatesForm(),
-    ("derex", "belief"): BeliefForm(weight=1.0, test_actions=False),
+    ("derex", "histories"): HistoriesForm(NEW, training=OwnTraining(steps=4)),
+    ("derex", "states"): StatesForm(NEW),
+    ("derex", "belief"): BeliefForm(NEW, weight=1.0, test_actions=False),
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 
 FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
     # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
     # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt.
-    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), width=256)},
+    "deep-sea-N": {("derex", "states"): StatesForm(replace(NEW, k=256), width=256)},
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
