@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.decomposition.bonus import bonus
-from derex.decomposition.ritz import ritz_bonus, spanned_sigma, whitened
+from derex.decomposition.ritz import RIDGE, ritz_bonus, spanned_sigma, whitened
 
 N, K = 12, 4
 
@@ -93,3 +93,27 @@ def test_whitened_rows_are_uncorrelated():
         50, K
     )
     np.testing.assert_allclose(white.T @ white / 50, np.eye(K), atol=1e-9)
+
+
+def a_matrix_that_is_not_quite_positive(k: int = 64, below: float = -3e-5) -> jax.Array:
+    """Correlations of k features of few kinds, with what rounding on some device makes of a zero eigenvalue."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(k, k)))[0]
+    eigenvalues = np.concatenate([np.full(4, k / 4), np.full(k - 4, below)])
+    return jnp.asarray((Q * eigenvalues) @ Q.T, jnp.float32)
+
+
+def test_correlations_of_few_kinds_of_rows_are_read_however_they_are_rounded():
+    C, rows = a_matrix_that_is_not_quite_positive(), jax.random.normal(jax.random.key(0), (10, 64))
+    assert not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(C + RIDGE * jnp.eye(64)))))  # the control
+    assert bool(jnp.all(jnp.isfinite(whitened(C, rows))))
+    bonus = ritz_bonus(rows, C, C, C, floor=0.5)
+    assert bool(jnp.all(jnp.isfinite(bonus) & (bonus > 0)))
+    several = jax.jit(jax.vmap(whitened, in_axes=(0, None)))(jnp.stack([C, jnp.eye(64)]), rows)
+    np.testing.assert_allclose(several[1], whitened(jnp.eye(64), rows), rtol=1e-5)
+    assert bool(jnp.all(jnp.isfinite(several)))
+
+
+def test_correlations_that_are_not_finite_stay_so():
+    """And the loop ends."""
+    assert bool(jnp.all(jnp.isnan(whitened(jnp.full((3, 3), jnp.nan), jnp.ones((2, 3))))))

@@ -14,22 +14,44 @@ which an unvisited one differs, has next to no variance, and shows.
 Shapes: k features.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from derex.decomposition.products import exact_product
 
 RIDGE = 1e-5  # added to correlations: what varies less than that is noise of estimating them
+LARGEST_RIDGE = 0.1  # with which no correlations fail but those that are not finite
 
 
 def whitened(
     C: Float[Array, "k k"], rows: Float[Array, "*b k"], ridge: float = RIDGE
 ) -> Float[Array, "*b k"]:
     """L⁻¹ z of every row z, with L Lᵀ = C + ridge I: a square root like any other, and the cheapest."""
-    L = jnp.linalg.cholesky(C + ridge * jnp.eye(len(C), dtype=C.dtype))
+    L = _factor(C, ridge)
     return solve_triangular(L, rows.reshape(-1, len(C)).T, lower=True).T.reshape(rows.shape)
+
+
+def _factor(C: Float[Array, "k k"], ridge: float) -> Float[Array, "k k"]:
+    """L with L Lᵀ = C + ridge I; where for want of digits that is not positive, with ten times the ridge, and so on.
+
+    Rounding moves the eigenvalues of k correlated features by about k 1e-7. Of many features that few states tell apart
+    most eigenvalues are 0, and the factorisation of a device may fail where another's does not.
+    """
+    I = jnp.eye(len(C), dtype=C.dtype)
+
+    def failed(attempt: tuple[Array, Array]) -> Bool[Array, ""]:
+        ridge, L = attempt
+        return ~jnp.all(jnp.isfinite(L)) & (ridge < LARGEST_RIDGE)
+
+    def again(attempt: tuple[Array, Array]) -> tuple[Array, Array]:
+        ridge = 10.0 * attempt[0]
+        return ridge, jnp.linalg.cholesky(C + ridge * I)
+
+    first = jnp.asarray(ridge, C.dtype)
+    return jax.lax.while_loop(failed, again, (first, jnp.linalg.cholesky(C + first * I)))[1]
 
 
 def spanned_sigma(

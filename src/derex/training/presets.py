@@ -46,7 +46,7 @@ LEARNING_RATES: dict[tuple[str, str], float] = {("derex", "belief"): 1e-3}
 others have the agent's"""
 
 NEW = Decomposition(episodic=0.1)
-"""of every bonus of De-Rex: what is rare in all experience and new in its episode (docs/agents.md has it without)"""
+"""of a bonus for what is rare in all experience and new in its episode"""
 
 FORMS: dict[tuple[str, str], Form] = {
     ("vmpo", ""): NoForm(),
@@ -60,9 +60,15 @@ FORMS: dict[tuple[str, str], Form] = {
 """by method and form, on all environments; `width` and `k` are the study's"""
 
 FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
+    # With a key in hand the way back leads through cells that the episode has shown already.
+    "key-rooms-N": {
+        ("derex", "histories"): HistoriesForm(width=WIDTH),
+        ("derex", "states"): StatesForm(width=WIDTH),
+        ("derex", "belief"): BeliefForm(weight=1.0, test_actions=False),
+    },
     # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
     # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt.
-    "deep-sea-N": {("derex", "states"): StatesForm(replace(NEW, k=256), width=256)},
+    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), width=256)},
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
