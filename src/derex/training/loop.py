@@ -143,8 +143,12 @@ class Training:
 
     @partial(jax.jit, static_argnums=(0, 1))
     def begin_seeds(self, seeds: tuple[int, ...]) -> TrainState:
-        """One state for each seed, side by side."""
-        return jax.vmap(lambda seed: self.begin(jax.random.key(seed)))(jnp.asarray(seeds))
+        """One state for each seed, side by side.
+
+        One after the other: of many factorisations of several matrices each, as orthogonal weights take, two that run at
+        the same time on a machine of two cores may wait for each other for ever (jaxlib 0.10).
+        """
+        return jax.lax.map(lambda seed: self.begin(jax.random.key(seed)), jnp.asarray(seeds))
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
     def advance(
