@@ -17,7 +17,7 @@ from pretend_envs import Pretend, spec_of  # type: ignore[missing-import]
 
 from derex.envs.host import EpisodeCounter, Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
 from derex.envs.host.memory import SharedMemory, layout_of
-from derex.envs.host.pool import shared_out
+from derex.envs.host.sharing import cores_for, number_of_workers, shared_out
 from derex.envs.host.stream import HostStream, episode_seed, packed
 from derex.types import EnvironmentSpec
 
@@ -279,6 +279,49 @@ def test_streams_are_shared_out_evenly(groups: tuple[int, ...], workers: int) ->
         held = [len(each[group]) for each in members if group in each]
         assert max(held) - min(held) <= 1
         assert len(held) == min(workers, size)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "expected"),
+    [
+        ({0, 1}, 2, [0, 1]),
+        ({3, 5}, 4, [3, 5, 3, 5]),
+        ({0, 1}, 3, [None] * 3),  # one core would have more to do than the other
+        ({0, 1, 2, 3}, 2, [None] * 2),
+    ],
+)
+def test_workers_stay_on_a_core_each_where_all_cores_have_equally_many(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: int, expected: list[int | None]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores, raising=False)
+    assert cores_for(workers) == expected
+    assert number_of_workers(None, 100) == len(cores)
+    assert number_of_workers(workers, 1) == 1
+
+
+def test_cores_that_the_system_does_not_tell_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert cores_for(2) == [None, None]
+    assert number_of_workers(None, 100) == min(os.cpu_count() or 1, 100)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cores are chosen on Linux only")
+def test_workers_are_where_they_should_be_and_one_whose_core_is_gone_is_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is started again stays on the core of the one before."""
+    ours, gone = os.sched_getaffinity(0), 1023
+    core = max(ours)
+    monkeypatch.setattr("derex.envs.host.pool.cores_for", lambda workers: [core, gone])
+    with Pool(streams_of(Pretend, (2,), spec_of()), PoolOptions(2)) as pool:
+        walked(pool, [])
+        assert [os.sched_getaffinity(process) for process in pool.processes] == [{core}, ours]
+        os.kill(pool.processes[0], signal.SIGKILL)
+        before = empty_steps(pool.spec, 2)
+        pool.send(0, np.zeros(2, np.int32))
+        pool.receive(0, empty_steps(pool.spec, 2), before.observation)
+        assert pool.restarts == 1
+        assert os.sched_getaffinity(pool.processes[0]) == {core}
 
 
 def test_episodes_are_counted_as_by_hand() -> None:

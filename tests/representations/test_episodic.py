@@ -79,6 +79,7 @@ def test_the_bonus_is_multiplied(steps):
     assert nothing is None
     np.testing.assert_array_equal(rare, plain.bonus(features, tracked))
     found, kept = episodic.bonus_of_steps(features, tracked, first, episodic.begin_episodes(B))
+    assert kept is not None
     assert kept.shape == (B, K, K)
     assert bool(jnp.all(found <= rare))
     white = np.asarray(features).reshape(-1, K)

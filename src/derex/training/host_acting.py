@@ -6,7 +6,8 @@ Shapes: N seeds, b streams of a group, B streams of all groups, T transitions be
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -79,6 +80,7 @@ class HostActor:
         What counts as success is said of each, where it is not the same for all.
         """
         self._pool, self._policy, self._seeds = pool, policy, seeds
+        self._structure = jax.tree.structure(pool.spec.observation)
         self._memory: list[Memory] | None = None
         self._now: list[Steps] = []
         shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
@@ -98,26 +100,26 @@ class HostActor:
             self._begin(networks)
         assert self._memory is not None
         steps = [empty_steps(pool.spec, length + 1, size) for size in pool.groups]
+        seen = [self._with_seeds(each, 1) for each in steps]
         starts, acted = list(self._memory), [[] for _ in groups]
+        leaves, structure = jax.tree.flatten(networks)
+        act_once = _act_once(self._policy, structure)
         for t in range(length):
             for g in groups:
                 self._arrive(g, steps[g], t)
-                seen = self._seen(g, steps[g], t)
                 draw = np.array([t, g], np.uint32)
-                memory, did = act(self._policy, networks, self._memory[g], *seen, keys, draw)
+                memory, did = act_once(leaves, self._memory[g], *self._shown(seen[g], t), keys, draw)
                 pool.send(g, _flat(np.asarray(did.action)))
                 self._memory[g] = memory
                 acted[g].append(did)
         final = []
         for g in groups:
             self._arrive(g, steps[g], length)
-            self._now[g] = _at(steps[g], length)
-            memory, *last = look(networks, self._memory[g], *self._seen(g, steps[g], length))
+            self._now[g] = steps[g].at(length)
+            memory, *last = look(networks, self._memory[g], *self._shown(seen[g], length))
             self._memory[g] = memory
             final.append(last)
-        unrolls = (
-            GroupUnroll(self._with_seeds(steps[g], 1), starts[g].core, acted[g], *final[g]) for g in groups
-        )
+        unrolls = (GroupUnroll(seen[g], starts[g].core, acted[g], *final[g]) for g in groups)
         counted = [self._with_seeds(counter.taken(), 0) for counter in self._counters]
         episodes = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *counted)
         return Unrolled(tuple(jax.device_get(list(unrolls))), episodes, self._begun())
@@ -140,14 +142,13 @@ class HostActor:
             for array, now in zip(jax.tree.leaves(steps), jax.tree.leaves(self._now[g]), strict=True):
                 array[0] = now
             return
-        here, before = _at(steps, t), _at(steps, t - 1)
+        here, before = steps.at(t), steps.at(t - 1)
         self._counters[g].add(here, self._pool.receive(g, here, before.observation))
 
-    def _seen(self, g: int, steps: Steps, t: int) -> tuple[Any, Any]:
-        """Observation and `first` of step t."""
-        structure = jax.tree.structure(self._pool.spec.observation)
-        step = self._with_seeds(_at(steps, t), 0)
-        return jax.tree.unflatten(structure, step.observation), step.first
+    def _shown(self, seen: Steps, t: int) -> tuple[Any, Any]:
+        """Observation and `first` of step t, of steps with the seeds in front."""
+        step = seen.at(t)
+        return jax.tree.unflatten(self._structure, step.observation), step.first
 
     def _with_seeds(self, tree: Any, axis: int) -> Any:
         """The streams of a group, at `axis`, as seeds and streams."""
@@ -166,7 +167,12 @@ def _fresh_memories(networks: AgentNetwork, policy: Policy, streams: int) -> Mem
     return jax.vmap(lambda network: fresh_memory(network, policy, streams))(networks)
 
 
-@partial(jax.jit, static_argnums=0)
+@cache
+def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[Memory, Acted]]:
+    """`act` for networks that are given as their leaves: to take one apart at each step costs more than the call."""
+    return jax.jit(lambda leaves, *rest: act(policy, jax.tree.unflatten(structure, leaves), *rest))
+
+
 def act(
     policy: Policy,
     networks: AgentNetwork,
@@ -234,10 +240,6 @@ def _step(network: AgentNetwork, memory: Memory, observation: Any, first: Any) -
     previous = jnp.where(first[:, None], 0.0, memory.previous_action)
     seen, done, begins = jax.tree.map(lambda leaf: leaf[:, None], (observation, previous, first))
     return previous, network(Trajectories(seen, done, begins, jnp.ones_like(begins)), memory.core)
-
-
-def _at(steps: Steps, t: int) -> Steps:
-    return jax.tree.map(lambda leaf: leaf[t], steps)
 
 
 def _flat(actions: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from derex.envs.host.counting import EpisodeCounter
 from derex.envs.host.joined import JoinedPool
-from derex.envs.host.pool import Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
+from derex.envs.host.pool import Pool, PoolOptions, Streams, WorkerFailed
+from derex.envs.host.steps import Steps, empty_steps
 from derex.envs.host.tasks import HostTask, host_task, host_tasks, open_streams
 from derex.envs.host.vector import VectorPool, VectorStreams
 

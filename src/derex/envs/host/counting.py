@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 
-from derex.envs.host.pool import Steps
+from derex.envs.host.steps import Steps
 from derex.envs.wrappers import EpisodeSums
 
 
@@ -32,14 +32,16 @@ class EpisodeCounter:
 
     def add(self, step: Steps, cut: Bool[np.ndarray, " n"]) -> None:
         """One step of all streams, and which episodes a fault has cut there."""
-        self._whole |= step.first & self._begun  # no episode but the very first is shortened
-        self._begun |= step.first
-        self._return = np.where(step.first, 0.0, self._return + step.reward)
-        self._length = np.where(step.first, 0, self._length + 1)
-        counted = step.last & self._whole & ~cut
-        if not counted.any():
+        self._return += step.reward
+        self._length += 1
+        if step.first.any():
+            self._whole |= step.first & self._begun  # no episode but the very first is shortened
+            self._begun |= step.first
+            self._return[step.first], self._length[step.first] = 0.0, 0
+        last = step.last
+        if not last.any():  # as a rule
             return
-        sums = self._sums
+        counted, sums = last & self._whole & ~cut, self._sums
         success = counted & (self._return >= self._threshold)
         self._sums = EpisodeSums(
             sums.episodes + counted,

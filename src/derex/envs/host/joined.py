@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
-from derex.envs.host.pool import Pool, Steps, empty_steps
+from derex.envs.host.pool import Pool
+from derex.envs.host.steps import Steps, empty_steps
 from derex.envs.host.vector import VectorPool
 from derex.types import EnvironmentSpec
 

@@ -51,6 +51,11 @@ class SharedRows(NamedTuple):
     episode: Int64[np.ndarray, " n"]
     """worker: how many episodes were begun, before the environment is asked to begin"""
 
+    def some(self, rows: slice) -> SharedRows:
+        """A few of them; the same memory."""
+        parts = tuple(part[rows] for part in self.observation)
+        return SharedRows(parts, *(array[rows] for array in self[1:]))  # type: ignore[arg-type]
+
 
 def layout_of(spec: EnvironmentSpec, streams: int) -> Layout:
     """For so many streams of an environment."""

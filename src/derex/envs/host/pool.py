@@ -7,18 +7,18 @@ Letters in shapes: n streams of a group.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int64, Shaped
+from jaxtyping import Bool, Int, Int64, Shaped
 
 from derex.envs.host.memory import SharedMemory, layout_of
 from derex.envs.host.process import CLOSING_SECONDS, Fault, WorkerProcess
+from derex.envs.host.sharing import cores_for, number_of_workers, shared_out
+from derex.envs.host.steps import Steps
 from derex.envs.host.stream import Assignment, Key, packed
 from derex.envs.interface import HostEnvironment
 from derex.types import EnvironmentSpec
@@ -69,34 +69,13 @@ class Streams(NamedTuple):
     """how many streams each has"""
 
 
-class Steps(NamedTuple):
-    """A step of a group of streams, in arrays that are filled; with leading axes, several. See `TimeStep`."""
-
-    observation: tuple[Shaped[Any, "*n ..."], ...]
-    """parts in the order of the tree's leaves"""
-    reward: Float32[Any, "*n"]
-    discount: Float32[Any, "*n"]
-    truncated: Bool[Any, "*n"]
-    first: Bool[Any, "*n"]
-
-    @property
-    def last(self) -> Bool[Any, "*n"]:
-        """Whether the episode ends here."""
-        return (self.discount == 0) | self.truncated
-
-
-def empty_steps(spec: EnvironmentSpec, *axes: int) -> Steps:
-    """Arrays to fill, with these axes in front."""
-    parts = tuple(np.empty((*axes, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(spec.observation))
-    numbers = (np.empty(axes, np.float32) for _ in range(2))
-    return Steps(parts, *numbers, *(np.empty(axes, bool) for _ in range(2)))
-
-
 @dataclass
 class _Worker:
     """A worker and what is known of it."""
 
     number: int
+    core: int | None
+    """on which it stays, if on any"""
     streams: tuple[Assignment, ...]
     rows: dict[int, Int[np.ndarray, " n"]]
     """of each group in which it has some"""
@@ -107,6 +86,8 @@ class _Worker:
     """groups whose step has not been taken from it yet"""
     answered: set[int] = field(default_factory=set)
     """those of them that are done"""
+    faulty: set[int] = field(default_factory=set)
+    """groups in which episodes are cut, or will be with their next step"""
 
 
 class Pool:
@@ -141,11 +122,13 @@ class Pool:
         self._places = [slice(int(end) - size, int(end)) for end, size in zip(ends, self.groups, strict=True)]
         self._memory = SharedMemory(layout_of(streams.spec, total))
         self._rows = self._memory.rows
+        self._parts = [self._rows.some(place) for place in self._places]
         self._rows.elapsed[:] = 0 if elapsed is None else elapsed
         self.shortened = self._rows.elapsed > 0
         """whose first episode has less than the whole time limit"""
         self._rows.episode[:] = 0 if begun is None else begun
-        self._open, self._orphan, self._cut = (np.zeros(total, bool) for _ in range(3))
+        self._over = np.ones(total, bool)  # whose episode has ended, or none was begun
+        self._orphan, self._cut = np.zeros(total, bool), np.zeros(total, bool)
         self.restarts = 0
         """of all workers, so far"""
         self._spare: WorkerProcess | None = None
@@ -169,7 +152,7 @@ class Pool:
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
         """Has the streams of a group stepped; without actions, for the very first step of all."""
         if actions is not None:
-            self._rows.action[self._places[group]] = actions
+            self._parts[group].action[...] = actions
         for worker in self._workers:
             if group in worker.rows:
                 self._ask(worker, group)
@@ -190,19 +173,19 @@ class Pool:
         for worker in self._workers:
             if group in worker.rows:
                 self._wait(worker, group)
-        place, rows = self._places[group], self._rows
-        for array, shared in zip(into.observation, rows.observation, strict=True):
-            array[...] = shared[place]
-        into.reward[...], into.first[...] = rows.reward[place], rows.first[place]
-        into.truncated[...] = rows.truncated[place]
-        np.subtract(1.0, rows.terminated[place], out=into.discount, dtype=np.float32)
-        cut = self._cut[place].copy()
+        shared, over = self._parts[group], self._over[self._places[group]]
+        for array, part in zip(into.observation, shared.observation, strict=True):
+            array[...] = part
+        into.reward[...], into.first[...], into.truncated[...] = shared.reward, shared.first, shared.truncated
+        np.subtract(1.0, shared.terminated, out=into.discount, dtype=np.float32)
+        np.logical_or(shared.terminated, shared.truncated, out=over)
+        cut = self._cut[self._places[group]].copy()
         if cut.any():
             assert before is not None
             for array, earlier in zip(into.observation, before, strict=True):
                 array[cut] = earlier[cut]
             into.reward[cut], into.discount[cut], into.truncated[cut], into.first[cut] = 0.0, 1.0, True, False
-        self._open[place] = ~into.last
+            over[cut] = True
         return cut
 
     def close(self) -> None:
@@ -230,7 +213,8 @@ class Pool:
 
     def _start(self, streams: Streams) -> None:
         sources = {id(source): packed(source) for source in streams.sources}
-        for number, members in enumerate(shared_out(self.groups, self._number_of_workers())):
+        shares = shared_out(self.groups, number_of_workers(self.options.workers, sum(self.groups)))
+        for number, (members, core) in enumerate(zip(shares, cores_for(len(shares)), strict=True)):
             assigned = tuple(
                 Assignment(sources[id(streams.sources[row])], streams.keys[row], row, group)
                 for group, rows in members.items()
@@ -238,48 +222,52 @@ class Pool:
             )
             process = WorkerProcess(self._memory)
             in_hand = float(self.options.restarts)
-            self._workers.append(_Worker(number, assigned, members, process, in_hand))
-            process.begin(assigned)
+            self._workers.append(_Worker(number, core, assigned, members, process, in_hand))
+            process.begin(assigned, core)
         for worker in self._workers:
             try:
                 worker.process.wait_until_ready(self.options.timeout)
             except Fault as fault:
                 self._restart(worker, fault)
 
-    def _number_of_workers(self) -> int:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores if self.options.workers is None else self.options.workers, sum(self.groups))
-
     def _ask(self, worker: _Worker, group: int) -> None:
         """Asks a worker to step a group, but for the episodes that it knows nothing of: those are cut here."""
-        rows = worker.rows[group]
-        cut = self._orphan[rows] & self._open[rows]
-        self._orphan[rows] = False
-        self._cut[rows] = self._rows.skip[rows] = cut
         if worker.asked == worker.answered:  # it had nothing to do
             worker.process.heard = time.monotonic()
         worker.asked.add(group)
-        if cut.all():
+        if group in worker.faulty and self._cut_orphans(worker, group):
             worker.answered.add(group)
         else:
             worker.process.ask(group)
 
+    def _cut_orphans(self, worker: _Worker, group: int) -> bool:
+        """Cuts the episodes that were open in a process before; whether that is all there is to step."""
+        rows = worker.rows[group]
+        cut = self._orphan[rows] & ~self._over[rows]
+        self._orphan[rows] = False
+        self._cut[rows] = self._rows.skip[rows] = cut
+        if not cut.any():
+            worker.faulty.discard(group)
+        return bool(cut.all())
+
     def _wait(self, worker: _Worker, group: int) -> None:
         """Until it has stepped the group, by whatever process."""
-        rows = np.concatenate([*worker.rows.values()])
         while group not in worker.answered:
             try:
-                done = worker.process.answer(
-                    self.options.timeout, lambda: int(self._rows.episode[rows].sum())
-                )
+                done = worker.process.answer(self.options.timeout, lambda: self._episodes(worker))
             except Fault as fault:
                 self._restart(worker, fault)
                 continue
             worker.answered.add(done)
-            earned = np.count_nonzero(~self._cut[worker.rows[done]]) / GIVEN_BACK
-            worker.in_hand = min(worker.in_hand + earned, float(self.options.restarts))
+            if worker.in_hand < self.options.restarts:
+                earned = np.count_nonzero(~self._cut[worker.rows[done]]) / GIVEN_BACK
+                worker.in_hand = min(worker.in_hand + earned, float(self.options.restarts))
         worker.asked.discard(group)
         worker.answered.discard(group)
+
+    def _episodes(self, worker: _Worker) -> int:
+        """How many its streams have begun."""
+        return sum(int(self._rows.episode[rows].sum()) for rows in worker.rows.values())
 
     def _restart(self, worker: _Worker, fault: Fault) -> None:
         """Another process for the worker, which has the steps under way to do."""
@@ -288,7 +276,7 @@ class Pool:
             worker.process.kill()
             worker.process = self._spare or WorkerProcess(self._memory)
             self._spare = None
-            worker.process.begin(worker.streams)
+            worker.process.begin(worker.streams, worker.core)
             self._spare = WorkerProcess(self._memory)  # to be there for the next time
             try:
                 worker.process.wait_until_ready(self.options.timeout)
@@ -297,6 +285,7 @@ class Pool:
                 fault = another
         for rows in worker.rows.values():
             self._orphan[rows] = True
+        worker.faulty = set(worker.rows)
         for group in sorted(worker.asked - worker.answered):
             self._ask(worker, group)
 
@@ -312,16 +301,3 @@ class Pool:
         worker.in_hand -= 1
         self.restarts += 1
         self._tell("worker restarted", **details, trace=fault.trace)
-
-
-def shared_out(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.ndarray, " n"]]]:
-    """The rows of each worker, by group: every group over as many workers as it can keep busy."""
-    members: list[dict[int, Any]] = [{} for _ in range(workers)]
-    begin = 0
-    for group, size in enumerate(groups):
-        parts = np.array_split(np.arange(begin, begin + size), min(workers, size))
-        for place, rows in enumerate(parts):
-            # Small groups follow each other around the workers.
-            members[(place if size >= workers else begin + place) % workers][group] = rows
-        begin += size
-    return [each for each in members if each]

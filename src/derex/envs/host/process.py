@@ -22,6 +22,7 @@ STARTING_SECONDS = 120.0  # at least, to import and to make its environments
 CLOSING_SECONDS = 2.0  # to close its environments
 TRACING_SECONDS = 1.0  # for a worker that hangs, to say where
 LONGEST_TRACE = 20_000  # characters that are kept
+SOON = 10  # milliseconds within which most answers come
 NO_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
 ONE_CORE = {"OMP_NUM_THREADS": "1"}  # each, unless somebody knows better
 
@@ -77,9 +78,9 @@ class WorkerProcess:
         """Of the process."""
         return self._process.pid
 
-    def begin(self, streams: tuple[Assignment, ...]) -> None:
-        """Tells it its streams; it makes their environments meanwhile."""
-        orders = Orders(self._memory.layout, streams)
+    def begin(self, streams: tuple[Assignment, ...], core: int | None) -> None:
+        """Tells it its streams and its core, if it has one; it makes their environments meanwhile."""
+        orders = Orders(self._memory.layout, streams, core)
         stdin = self._process.stdin
         assert stdin is not None
         with suppress(BrokenPipeError):  # it is dead; whoever waits for it will hear
@@ -102,11 +103,12 @@ class WorkerProcess:
 
         An episode more that is `begun` is one too: some environments take long to begin, and many begin together.
         """
-        known = begun()
-        while not self._poll.poll(max(self.heard + timeout - time.monotonic(), 0.0) * 1000):
-            if known == begun():
-                raise self._hanging(timeout)
-            known, self.heard = begun(), time.monotonic()
+        if not self._poll.poll(SOON):
+            known = begun()  # not before: it costs more than the answer itself
+            while not self._poll.poll(max(self.heard + timeout - time.monotonic(), 0.0) * 1000):
+                if known == begun():
+                    raise self._hanging(timeout)
+                known, self.heard = begun(), time.monotonic()
         answer = os.read(self._answers, 1)
         self.heard = time.monotonic()
         if not answer:

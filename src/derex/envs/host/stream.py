@@ -53,12 +53,13 @@ class HostStream:
         """Nothing is begun yet: the first step will be the first of an episode."""
         self.environment, self.key, self.row, self.rows = environment, key, row, rows
         self._elapsed, self._last = 0, True
-        self._expected = layout_of(environment.spec, 1).observation
         self._structure = jax.tree.structure(environment.spec.observation)
+        self._parts = [part[row, ...] for part in rows.observation]  # views, of single numbers too
+        expected = layout_of(environment.spec, 1).observation
         held = tuple((part.shape[1:], part.dtype.str) for part in rows.observation)
-        if held != self._expected:
+        if held != expected:
             raise ValueError(
-                f"environment: {environment.spec.name} has observations of {self._expected} in the worker, and of "
+                f"environment: {environment.spec.name} has observations of {expected} in the worker, and of "
                 f"{held} in the parent. The same name has to give the same environment."
             )
 
@@ -98,11 +99,11 @@ class HostStream:
         leaves, structure = jax.tree.flatten(observation)
         if structure != self._structure:
             raise ValueError(f"observation: expected the parts {self._structure}, got {structure}.")
-        for array, leaf, (shape, dtype) in zip(self.rows.observation, leaves, self._expected, strict=True):
+        for part, leaf in zip(self._parts, leaves, strict=True):
             leaf = np.asarray(leaf)
-            if leaf.shape != shape or leaf.dtype.str != dtype:
+            if leaf.shape != part.shape or leaf.dtype != part.dtype:
                 raise ValueError(
-                    f"observation: expected {np.dtype(dtype)} of shape {shape}, as the spec of "
+                    f"observation: expected {part.dtype} of shape {part.shape}, as the spec of "
                     f"{self.environment.spec.name} has it; got {leaf.dtype} of shape {leaf.shape}."
                 )
-            array[self.row] = leaf
+            part[...] = leaf

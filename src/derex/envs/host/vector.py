@@ -25,7 +25,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
-from derex.envs.host.pool import Steps, WorkerFailed
+from derex.envs.host.pool import WorkerFailed
+from derex.envs.host.steps import Steps
 from derex.envs.host.stream import Key, episode_seed
 from derex.envs.merging import Layout
 from derex.types import Box, EnvironmentSpec, TimeStep
