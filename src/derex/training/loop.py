@@ -145,8 +145,8 @@ class Training:
     def begin_seeds(self, seeds: tuple[int, ...]) -> TrainState:
         """One state for each seed, side by side.
 
-        They begin one after the other: orthogonal weights take factorisations, and two of several matrices each, running
-        at the same time on a machine of two cores, may wait for each other for ever (jaxlib 0.10).
+        They begin one after the other: orthogonal weights take factorisations, and two that run at the same time on a
+        machine of two cores, of several matrices each, may wait for each other for ever (jaxlib 0.10).
         """
         return jax.lax.map(lambda seed: self.begin(jax.random.key(seed)), jnp.asarray(seeds))
 
