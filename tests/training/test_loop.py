@@ -45,6 +45,16 @@ def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
     assert np.mean(different) > 0.5
 
 
+def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: Training) -> None:
+    """Two of those that run at the same time on two cores may wait for each other for ever."""
+    text = Training.begin_seeds.lower(training, (0, 1)).as_text()
+    factorisations = [line for line in text.splitlines() if "geqrf" in line]
+    assert factorisations
+    assert not [line for line in factorisations if "tensor<2x8x8x" in line]
+    control = jax.jit(jax.vmap(jax.numpy.linalg.qr)).lower(np.ones((2, 8, 8), np.float32)).as_text()
+    assert [line for line in control.splitlines() if "geqrf" in line and "tensor<2x8x8x" in line]
+
+
 def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
     state = training.advance(training.begin_seeds((0, 1)), 4)
     np.testing.assert_array_equal(state.tally.iterations, [4, 4])
