@@ -95,7 +95,7 @@ def features(kind: str, state: RepresentationState, memory: Any, view: View) -> 
     networks = state.own.networks
     if kind == "states":
         return np.asarray(jax.vmap(jax.vmap(networks.f))(view.trajectories.observation))
-    history, out = networks.embed(view.trajectories).history, []
+    history, out, memory = networks.embed(view.trajectories).history, [], memory.history
     for t in range(history.shape[1]):
         beliefs, memory = networks.beliefs(
             history[:, t : t + 1], view.trajectories.first[:, t : t + 1], memory

@@ -54,7 +54,7 @@ _ENTRIES: dict[str, _Entry] = {
     "four-rooms": _Entry(FourRooms, "from one corner of four rooms to the opposite one"),
     "four-rooms-pixels": _Entry(FourRoomsPixels, "the same, seen as a picture"),
     "four-rooms-hidden": _Entry(FourRoomsHidden, "the same, the agent hidden in half of the pictures"),
-    "key-rooms-N": _Entry(KeyRooms, "N keys open the doors of rooms in a row, one after the other", 1, 11, 3),
+    "key-rooms-N": _Entry(KeyRooms, "N keys open the doors of rooms in a row, one by one", 1, 11, 3),
     "deep-sea-N": _Entry(DeepSea, "one of 2^N dives finds the treasure", 2, 200, 20),
     "catch": _Entry(Catch, "move a paddle under a falling ball"),
     "cartpole": _Entry(CartPole, "balance a pole on a cart"),
