@@ -160,7 +160,7 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
         for g in range(2):
             pool.send(g)
             counters[g].add(now[g], pool.receive(g, now[g]))
-        cut, seen = 0, sum(int(step.first.sum()) for step in now)
+        cut = 0
         for _ in range(steps // n):
             for g in range(2):
                 pool.send(g, rng.integers(0, 3, groups[g]).astype(np.int32))
@@ -170,7 +170,7 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
                 np.testing.assert_array_equal(here.first, was_last)
                 assert not np.any(gone & (here.reward != 0))
                 counters[g].add(here, gone)
-                now[g], cut, seen = here, cut + gone.sum(), seen + here.first.sum()
+                now[g], cut = here, cut + gone.sum()
         begun = int(pool.begun.sum())
         restarts = pool.restarts
     assert restarts == len(told) > steps / 500
@@ -187,6 +187,4 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
         assert sum(each.returns.sum() for each in sums) == sum(line["return"] for line in ended)
         assert sum(each.lengths.sum() for each in sums) == sum(line["length"] for line in ended)
     assert cut <= restarts * n
-    assert seen == len(ended) - lost + cut + sum(int((~step.last).sum()) for step in now)
-    # A worker may also die before the first step of an episode that it has begun is read.
-    assert 0 <= len(began) - seen <= restarts * n
+    assert len(began) == len(ended) - lost + cut + sum(int((~step.last).sum()) for step in now)
