@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from derex.agents.network import AgentNetwork, parts_of
+from derex.networks.flat import flat_numbers, flat_size
 from derex.representations import Sizes, View
 from derex.representations.own import OwnTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndForm
-from derex.types import Trajectories
+from derex.types import Symbols, Trajectories, Words
 
 B, S, W = 4, 6, 8
 SCALES = np.array([1.0, 100.0, 0.01])  # of three numbers, and a fourth that is always the same
@@ -128,3 +129,19 @@ def test_plain_observations_where_asked_for() -> None:
     apply = [jax.vmap(jax.vmap(net)) for net in (networks.predictor, networks.target.value)]
     outputs = [net(jnp.asarray(rows_of(view))) for net in apply]
     np.testing.assert_allclose(bonus, jnp.mean(jnp.square(outputs[0] - outputs[1]), -1), rtol=1e-4)
+
+
+def test_symbols_and_words_are_spelt_out() -> None:
+    """A symbol's number means nothing, so that two of them differ as much as any others; nor does a word's."""
+    parts = parts_of({"tiles": Symbols((2, 2), (3, 4)), "told": Words(3, 5), "way": Symbols((), (2,))})
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(0, [3, 4], (B, S, 2, 2)).astype(np.uint8)
+    told, way = rng.integers(0, 5, (B, S, 3)).astype(np.int32), rng.integers(0, 2, (B, S)).astype(np.uint8)
+    told[0, 0] = [3, 3, 0]
+    observation = jax.tree.map(jnp.asarray, {"tiles": tiles, "told": told, "way": way})
+    rows = np.asarray(flat_numbers(parts, observation, (B, S)))
+    assert rows.shape == (B, S, flat_size(parts)) == (B, S, 2 * (3 + 4) + 5 + 2)
+    spelt = [np.concatenate([np.eye(3)[tiles[..., i, 0]], np.eye(4)[tiles[..., i, 1]]], -1) for i in range(2)]
+    counts = np.stack([(told == word).sum(-1) * (word > 0) for word in range(5)], -1)
+    np.testing.assert_array_equal(rows, np.concatenate([*spelt, counts, np.eye(2)[way]], -1))
+    assert rows[0, 0, 14:19].tolist() == [0, 0, 0, 2, 0]

@@ -1,6 +1,7 @@
 """Every method and form, with memory and without: 20 + 20 updates, the second half in a fresh process, against 40.
 
 One process trains all for 40 and for 20 updates, another goes on with the latter; each compiles for itself.
+`DEREX_TEST_PLATFORM=cuda` does the same on a GPU, with `deterministic` and networks that keep it busy.
 """
 
 import os
@@ -28,32 +29,36 @@ from derex.representations.methods import METHODS, find_form
 from derex.representations.own import OwnTraining
 from derex.training import TrainConfig, train
 
-folder, halves = Path(sys.argv[1]), sys.argv[2] == "halves"
+folder, halves, on_gpu = Path(sys.argv[1]), sys.argv[2] == "halves", sys.argv[3] == "cuda"
+width, k, streams, threads = (64, 16, 256, 14) if on_gpu else (8, 3, 8, 2)
+update = 4 * streams
 
 def small(form):
-    sizes = {"width": 8, "k": 3, "tests": 2, "training": OwnTraining(steps=2)}
+    sizes = {"width": width, "k": k, "tests": 2, "training": OwnTraining(steps=2)}
     if hasattr(form, "decomposition"):
-        form = replace(form, decomposition=replace(form.decomposition, k=3))
+        form = replace(form, decomposition=replace(form.decomposition, k=k))
     return replace(form, **{name: size for name, size in sizes.items() if hasattr(form, name)})
 
 def run(case):
     method, form, core = case
-    agent = AgentConfig(core=core, width=8, unroll=4, epochs=1, minibatches=2)
-    config = TrainConfig("rooms-chain-2", folder, method, form, streams=8, seeds=2, log_every=7 * 32, agent=agent,
-                         representation=small(find_form(method, form)))
+    agent = AgentConfig(core=core, width=width, unroll=4, epochs=1, minibatches=2)
+    config = TrainConfig("rooms-chain-2", folder, method, form, streams=streams, seeds=2, log_every=7 * update,
+                         agent=agent, deterministic=True, representation=small(find_form(method, form)))
     name = "-".join(case)
     if halves:
-        return train(replace(config, steps=40 * 32, out=folder / "half" / name))
-    train(replace(config, steps=40 * 32, out=folder / "whole" / name))
-    train(replace(config, steps=20 * 32, out=folder / "half" / name))
+        return train(replace(config, steps=40 * update, out=folder / "half" / name))
+    train(replace(config, steps=40 * update, out=folder / "whole" / name))
+    train(replace(config, steps=20 * update, out=folder / "half" / name))
 
 forms = [(method, form) for method, forms in METHODS.items() for form in forms]
 cases = [(*form, core) for form in forms for core in ("lstm", "feed-forward")]
-with ThreadPoolExecutor(2) as pool:
+with ThreadPoolExecutor(threads) as pool:
     list(pool.map(run, cases))
 """
 FORMS = [f"{method}-{form}" for method, forms in METHODS.items() for form in forms]
 CASES = [f"{form}-{core}" for form in FORMS for core in ("lstm", "feed-forward")]
+PLATFORM = os.environ.get("DEREX_TEST_PLATFORM", "cpu")
+UPDATE = 4 * (256 if PLATFORM == "cuda" else 8)
 TIMES = ("steps_per_second", "seconds")
 
 
@@ -61,9 +66,10 @@ TIMES = ("steps_per_second", "seconds")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All of them, whole and in halves."""
     folder = tmp_path_factory.mktemp("methods")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"} if PLATFORM == "cpu" else {}
+    environment = os.environ | {"JAX_PLATFORMS": PLATFORM} | quick
     for part in ("whole", "halves"):
-        command = [sys.executable, "-c", TRAIN, str(folder), part]
+        command = [sys.executable, "-c", TRAIN, str(folder), part, PLATFORM]
         answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert answer.returncode == 0, answer.stderr
     return folder
@@ -78,7 +84,7 @@ def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_fresh_process_goes_on_to_the_last_bit(case: str, trained: Path) -> None:
     half, whole = (trained / part / case for part in ("half", "whole"))
     lines = without_times(read_metrics(whole))
-    assert [line["step"] // 32 for line in lines[::2]] == [7, 14, 21, 28, 35, 40]
+    assert [line["step"] // UPDATE for line in lines[::2]] == [7, 14, 21, 28, 35, 40]
     assert without_times(read_metrics(half)) == lines
     ours, theirs = (find_checkpoint(folder) for folder in (half, whole))
     assert ours.manifest["progress"]["iterations"] == theirs.manifest["progress"]["iterations"] == 40

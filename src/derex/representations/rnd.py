@@ -1,14 +1,14 @@
 """Random network distillation (Burda et al. 2019; appendix C): rare is what a predictor of a random network gets wrong.
 
 Bonus: the mean squared error on the observation, before the predictor has learnt from it. Observations are
-standardised by running statistics and clipped, as in the original.
+standardised by running statistics and clipped, as in the original; symbols and words are spelt out before
+(`derex.networks.flat`).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,9 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.encoders import MLP
 from derex.networks.fixed import Fixed
+from derex.networks.flat import flat_numbers, flat_size
 from derex.networks.histories import at_each_step
+from derex.networks.parts import Part
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -48,6 +50,8 @@ class Distillation(eqx.Module):
 
     predictor: MLP
     target: Fixed
+    parts: tuple[Part, ...] = eqx.field(static=True)
+    """of the observations that they read"""
 
 
 @dataclass(frozen=True)
@@ -72,18 +76,19 @@ class RndForm:
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         target_key, predictor_key = jax.random.split(key)
-        size = sum(math.prod(part.shape) for part in sizes.observation)
+        size = flat_size(sizes.observation)
         target = MLP(size, self.k, width=self.width, depth=2, key=target_key)
         predictor = MLP(size, self.k, width=self.width, depth=2, key=predictor_key)
         moments = ObservationMoments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
-        networks = Distillation(predictor, Fixed(target))
+        networks = Distillation(predictor, Fixed(target), sizes.observation)
         return RepresentationState(None, self.training.begin(networks), moments, None)
 
     def _observe(
         self, state: RepresentationState, view: View, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Say what is rare in the unroll, then learn from it."""
-        rows = _flattened(view.trajectories.observation, view.trajectories.shape)
+        parts = state.own.networks.parts
+        rows = flat_numbers(parts, view.trajectories.observation, view.trajectories.shape)
         moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the unroll before
         rows = _standardised(rows, moments) if self.normalise else rows
         bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
@@ -100,11 +105,6 @@ class RndForm:
 
 def _errors(networks: Distillation, rows: Float[Array, "B T size"]) -> Float[Array, "B T k"]:
     return jnp.square(at_each_step(networks.predictor, rows) - at_each_step(networks.target.value, rows))
-
-
-def _flattened(observation: Any, batch: tuple[int, int]) -> Float[Array, "B T size"]:
-    parts = [leaf.reshape(*batch, -1).astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
-    return jnp.concatenate(parts, axis=-1)
 
 
 def _including(moments: ObservationMoments, rows: Float[Array, "B T size"]) -> ObservationMoments:

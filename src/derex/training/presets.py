@@ -67,8 +67,9 @@ FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
         ("derex", "belief"): BeliefForm(weight=1.0, test_actions=False),
     },
     # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
-    # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt.
-    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), width=256)},
+    # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt. A path along cells that
+    # are rare all the way collects up to 10 λ_b in each of N steps, which has to stay below the reward of 1.
+    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), lambda_b=0.005, width=256)},
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
