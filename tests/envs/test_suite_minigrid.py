@@ -91,3 +91,16 @@ def test_names():
         ValueError, match=r"babyai has no 'BabyAI-GotoObj-v0'\. Did you mean 'babyai:BabyAI-GoToObj-v0'"
     ):
         suite.make("BabyAI-GotoObj-v0")
+
+
+@pytest.mark.parametrize("seed", [4527, 5139])
+def test_a_room_without_a_place_for_the_agent_is_drawn_again(seed):
+    """With these seeds the package itself goes on for ever."""
+    environment = suite.make("BabyAI-SynthS5R2-v0")
+    first = environment.begin(seed)
+    again = suite.make("BabyAI-SynthS5R2-v0").begin(seed)
+    for name, part in first.items():
+        np.testing.assert_array_equal(again[name], part)
+    level = environment._env.unwrapped
+    assert level.grid.get(*level.agent_pos) is None
+    assert "place_obj" not in vars(level)

@@ -1,6 +1,6 @@
 """Every method and form, with memory and without: 20 + 20 updates, the second half in a fresh process, against 40.
 
-One process trains all for 40 and for 20 updates, another goes on with the latter; each compiles for itself.
+Some processes train all for 40 and for 20 updates, others go on with the latter; each compiles for itself.
 `DEREX_TEST_PLATFORM=cuda` does the same on a GPU, with `deterministic` and networks that keep it busy.
 """
 
@@ -24,13 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from derex.agents.config import AgentConfig
-from derex.representations.decomposed import Decomposition
-from derex.representations.methods import METHODS, find_form
+from derex.representations.methods import find_form
 from derex.representations.own import OwnTraining
 from derex.training import TrainConfig, train
 
-folder, halves, on_gpu = Path(sys.argv[1]), sys.argv[2] == "halves", sys.argv[3] == "cuda"
-width, k, streams, threads = (64, 16, 256, 14) if on_gpu else (8, 3, 8, 2)
+folder, halves, on_gpu, *cases = Path(sys.argv[1]), sys.argv[2] == "halves", sys.argv[3] == "cuda", *sys.argv[4:]
+width, k, streams = (64, 16, 256) if on_gpu else (8, 3, 8)
 update = 4 * streams
 
 def small(form):
@@ -40,24 +39,23 @@ def small(form):
     return replace(form, **{name: size for name, size in sizes.items() if hasattr(form, name)})
 
 def run(case):
-    method, form, core = case
+    method, form, core = case.split("/")
     agent = AgentConfig(core=core, width=width, unroll=4, epochs=1, minibatches=2)
     config = TrainConfig("rooms-chain-2", folder, method, form, streams=streams, seeds=2, log_every=7 * update,
                          agent=agent, deterministic=True, representation=small(find_form(method, form)))
-    name = "-".join(case)
+    name = case.replace("/", "-")
     if halves:
         return train(replace(config, steps=40 * update, out=folder / "half" / name))
     train(replace(config, steps=40 * update, out=folder / "whole" / name))
     train(replace(config, steps=20 * update, out=folder / "half" / name))
 
-forms = [(method, form) for method, forms in METHODS.items() for form in forms]
-cases = [(*form, core) for form in forms for core in ("lstm", "feed-forward")]
-with ThreadPoolExecutor(threads) as pool:
+with ThreadPoolExecutor(2) as pool:
     list(pool.map(run, cases))
 """
-FORMS = [f"{method}-{form}" for method, forms in METHODS.items() for form in forms]
-CASES = [f"{form}-{core}" for form in FORMS for core in ("lstm", "feed-forward")]
+FORMS = [f"{method}/{form}" for method, forms in METHODS.items() for form in forms]
+CASES = [f"{form}/{core}" for form in FORMS for core in ("lstm", "feed-forward")]
 PLATFORM = os.environ.get("DEREX_TEST_PLATFORM", "cpu")
+PROCESSES = len(CASES) if PLATFORM == "cuda" else 1
 UPDATE = 4 * (256 if PLATFORM == "cuda" else 8)
 TIMES = ("steps_per_second", "seconds")
 
@@ -70,8 +68,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"JAX_PLATFORMS": PLATFORM} | quick
     for part in ("whole", "halves"):
         command = [sys.executable, "-c", TRAIN, str(folder), part, PLATFORM]
-        answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, answer.stderr
+        shares = [CASES[number::PROCESSES] for number in range(PROCESSES)]
+        processes = [
+            subprocess.Popen([*command, *share], env=environment, stderr=subprocess.PIPE, text=True)
+            for share in shares
+        ]
+        for process in processes:
+            _, said = process.communicate()
+            assert process.returncode == 0, said
     return folder
 
 
@@ -82,7 +86,7 @@ def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_fresh_process_goes_on_to_the_last_bit(case: str, trained: Path) -> None:
-    half, whole = (trained / part / case for part in ("half", "whole"))
+    half, whole = (trained / part / case.replace("/", "-") for part in ("half", "whole"))
     lines = without_times(read_metrics(whole))
     assert [line["step"] // UPDATE for line in lines[::2]] == [7, 14, 21, 28, 35, 40]
     assert without_times(read_metrics(half)) == lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,7 @@ OBSERVATION = {
     "mission": Words(),
 }
 
+MOST_PLACES = 1000  # that are tried for an agent, one after the other
 _MOST_WALKS = 8  # a mission has at most two parts, of two tasks, with two places to walk to each
 
 
@@ -39,10 +41,33 @@ class MiniGrid(DrawnGymnasium):
 
     def begin(self, seed: int) -> Any:
         """A new grid and a new mission."""
-        with contextlib.redirect_stdout(
-            io.StringIO()
-        ):  # BabyAI prints each mission that it thought better of
+        # BabyAI prints each mission that it thought better of
+        with contextlib.redirect_stdout(io.StringIO()), _giving_up_in_time(self._env.unwrapped):
             return super().begin(seed)
+
+
+@contextlib.contextmanager
+def _giving_up_in_time(level: Any) -> Iterator[None]:
+    """Ends the search for a place that has nothing before it where there is none.
+
+    `RoomGrid.place_agent` would go on for ever in a small room full of things: in one of a thousand grids of
+    SynthS5R2. The error is the one that BabyAI knows as a grid to be drawn again.
+    """
+    place, tried = level.place_obj, 0
+
+    def place_obj(obj: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal tried
+        tried = tried + 1 if obj is None else 0  # None: a place for the agent
+        if tried > MOST_PLACES:
+            tried = 0
+            raise RecursionError("there is no place for the agent")
+        return place(obj, *arguments, **options)
+
+    level.place_obj = place_obj
+    try:
+        yield
+    finally:
+        del level.place_obj
 
 
 def make(name: str) -> MiniGrid:
