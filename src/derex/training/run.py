@@ -15,6 +15,7 @@ import numpy as np
 
 from derex.envs.host import WorkerFailed
 from derex.report.scores import final_score
+from derex.training.blas import one_blas_thread
 from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
 from derex.training.config import TrainConfig
 from derex.training.determinism import require_determinism
@@ -94,7 +95,7 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
             say(f"finished already, at step {plan.done * plan.config.iteration_steps}; more steps: --steps")
             return _earlier_result(plan)
         carry_out(plan)
-        with StopRequest() as stop:
+        with StopRequest() as stop, one_blas_thread():
             return _Run(plan, progress or _Nobody(), say, stop).to_the_end()
 
 
@@ -149,8 +150,9 @@ class _Run:
         self._compile(start)
 
     def _compile(self, start: float) -> None:
-        """No iteration at all is enough for it, since their number is not compiled in."""
+        """No iteration at all is enough, since their number is not compiled in; what reads lines is compiled too."""
         self._step(0)
+        read(self.training, self.state)
         self.saver.wait()
         self._began = self._saved = time.perf_counter()
         self.compile_seconds = self._began - start
