@@ -1,5 +1,6 @@
 """`derex plot` and `derex envs`: from the command line to tables and files."""
 
+import importlib
 import json
 import sys
 import tomllib
@@ -128,6 +129,16 @@ def test_a_suite_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     assert found["gymnax"].install == "pip install 'derex[gymnax]'"
     assert found["babyai"].install == "pip install 'derex[minigrid]'"
     assert found["dmlab"].install == "no package; see docs/environments.md"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_that_steps_many_at_once_says_so(suite: str) -> None:
+    found = {each.name: each.runs for each in suites_found()}
+    entry = SUITES[suite]
+    threads = hasattr(importlib.import_module(entry.module), "make_many")
+    assert found[suite] == (
+        "on the accelerator" if not entry.host else "in threads" if threads else "in processes"
+    )
 
 
 def test_envs_lists_the_names_of_a_suite(capsys: pytest.CaptureFixture[str]) -> None:

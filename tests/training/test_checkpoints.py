@@ -101,7 +101,10 @@ def test_without_a_manifest_it_does_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("which", "says"),
-    [("48", r"has checkpoints of the steps \[32\]; got 48"), ("first", "expected latest, best, or a step")],
+    [
+        ("48", r"^checkpoint: .* has those of the steps \[32\]; got 48"),
+        ("first", "^checkpoint: expected latest, best, or a step"),
+    ],
 )
 def test_a_checkpoint_that_is_not_there(tmp_path: Path, which: str, says: str) -> None:
     save(tmp_path, 32)

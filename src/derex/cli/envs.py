@@ -146,7 +146,7 @@ def suites_found() -> list[ListedSuite]:
 
     found = []
     for name, suite in SUITES.items():
-        runs = "in processes" if suite.host else "on the accelerator"
+        runs = ("in threads" if suite.threads else "in processes") if suite.host else "on the accelerator"
         install = (
             f"pip install 'derex[{suite.extra}]'" if suite.extra else "no package; see docs/environments.md"
         )

@@ -77,6 +77,8 @@ class Suite(NamedTuple):
     """whether its environments are stepped in processes of their own, since they are no JAX"""
     package: str = ""
     """what has to be importable; empty: a package called as the suite is"""
+    threads: bool = False
+    """whether the package itself steps many at once, by threads of the training process (`make_many`)"""
 
 
 _PLACE = "derex.envs.suites"
@@ -118,7 +120,12 @@ SUITES: dict[str, Suite] = {
         "minigrid",
     ),
     "envpool": Suite(
-        f"{_PLACE}.envpool", "envpool", "many suites, stepped by threads", "envpool:BabyAI-GoToObj-v0", True
+        f"{_PLACE}.envpool",
+        "envpool",
+        "many suites, many at once",
+        "envpool:BabyAI-GoToObj-v0",
+        True,
+        threads=True,
     ),
     "vizdoom": Suite(f"{_PLACE}.vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
     "atari": Suite(f"{_PLACE}.atari", "atari", "Atari 2600", "atari:ALE/MontezumaRevenge-v5", True, "ale_py"),

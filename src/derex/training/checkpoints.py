@@ -74,13 +74,13 @@ class Found(NamedTuple):
     """what was wrong with those that would have been chosen before it"""
 
 
-def restore_run(folder: str | Path, which: str | int = "latest", method: str | None = None) -> Restored:
+def restore_run(folder: str | Path, checkpoint: str | int = "latest", method: str | None = None) -> Restored:
     """The run in a folder, as its checkpoint has it; nothing is written.
 
     Args:
         folder: of the run.
-        which: "latest"; "best", by success or return; or a step. Where the latest or the best is damaged, it is the
-            one before, and `problems` says so.
+        checkpoint: "latest"; "best", by success or return; or a step. Where the latest or the best is damaged, it is
+            the one before, and `problems` says so.
         method: of the run, where it is somebody's own, `package.module:Class`: code is only imported when you name it.
 
     Raises:
@@ -89,7 +89,7 @@ def restore_run(folder: str | Path, which: str | int = "latest", method: str | N
     """
     folder = Path(folder)
     config = load_config(folder, method)
-    found = find_checkpoint(folder, which)
+    found = find_checkpoint(folder, checkpoint)
     training = make_training(config)
     state = load_state(found, training, config)
     return Restored(config, training, state, int(found.path.name), found.problems)
@@ -117,19 +117,19 @@ def score_of(folder: Path, step: int) -> float:
     return -np.inf if score is None else score
 
 
-def find_checkpoint(folder: Path, which: str | int = "latest") -> Found:
-    """The first good one in the order that `which` asks for; a step is that one or none."""
+def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
+    """The first good one in the order that `checkpoint` asks for; a step is that one or none."""
     steps = steps_saved(folder)
     if not steps:
         raise CheckpointError(f"folder: {folder} has no checkpoint.")
-    if which == "latest":
+    if checkpoint == "latest":
         order = steps[::-1]
-    elif which == "best":
+    elif checkpoint == "best":
         order = sorted(steps, key=lambda step: (score_of(folder, step), step), reverse=True)
-    elif str(which).isdecimal():
-        order = [step for step in steps if step == int(which)]
+    elif str(checkpoint).isdecimal():
+        order = [step for step in steps if step == int(checkpoint)]
     else:
-        raise CheckpointError(f"which: expected latest, best, or a step; got {which!r}.")
+        raise CheckpointError(f"checkpoint: expected latest, best, or a step; got {checkpoint!r}.")
     problems = []
     for step in order:
         try:
@@ -138,9 +138,9 @@ def find_checkpoint(folder: Path, which: str | int = "latest") -> Found:
             problems.append(str(error))
     if problems:
         raise CheckpointError(
-            f"which: no good checkpoint of {folder} is left: {'; '.join(problems)}. Saved again by --overwrite."
+            f"checkpoint: no good checkpoint of {folder} is left: {'; '.join(problems)}. Saved again by --overwrite."
         )
-    raise CheckpointError(f"which: {folder} has checkpoints of the steps {steps}; got {which}.")
+    raise CheckpointError(f"checkpoint: {folder} has those of the steps {steps}; got {checkpoint}.")
 
 
 def load_state(found: Found, training: Training, config: TrainConfig) -> TrainState:
@@ -155,7 +155,7 @@ def load_state(found: Found, training: Training, config: TrainConfig) -> TrainSt
         here, there = wanted.get(name), _essential(saved.get(name))
         if here != there:
             raise CheckpointError(
-                f"which: {found.path} does not fit the run's config: {name} is {there or 'not there'}, expected "
+                f"checkpoint: {found.path} does not fit the run's config: {name} is {there or 'not there'}, expected "
                 f"{here or 'nothing'}. It was perhaps saved by another version of derex."
             )
     arrays = load_arrays(found)[STATE]

@@ -229,7 +229,7 @@ def test_video_from_the_command_line(
     [
         (("eval", "{run}", "--episodes", "0"), "--episodes: expected at least 1, got 0"),
         (("eval", "{run}", "--seed", "-1"), "--seed: expected 0 or more"),
-        (("eval", "{run}", "--checkpoint", "7"), "has checkpoints of the steps"),
+        (("eval", "{run}", "--checkpoint", "7"), "has those of the steps"),
         (("eval", "{run}", "--checkpoint", "newest"), "--checkpoint: expected latest, best, or a step"),
         (("eval", "{out}"), "holds no run of derex train"),
         (("eval",), "folder of the run (required)"),
@@ -243,7 +243,7 @@ def test_video_from_the_command_line(
         (("export", "{run}", "--out", "{run}"), "is not empty and holds no exported agent"),
         (("export", "{run}", "--out", "{run}/config.json"), "is a file; give a folder"),
         (("export", "{run}", "--out", "{out}", "--agent", "9"), "has the seeds 3, 4; got 9"),
-        (("export", "{run}", "--out", "{out}", "--checkpoint", "3"), "has checkpoints of the steps"),
+        (("export", "{run}", "--out", "{out}", "--checkpoint", "3"), "has those of the steps"),
     ],
 )
 def test_bad_input_is_2_and_nothing_is_written(
