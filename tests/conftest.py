@@ -1,6 +1,10 @@
 """Shapes and types of every annotated function of derex are checked while the tests run."""
 
+import os
 from collections.abc import Iterator
+
+# Before it is loaded: its idle threads spin, and take the cores from those of other processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from jaxtyping import install_import_hook

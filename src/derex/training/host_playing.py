@@ -93,7 +93,7 @@ def film(
             batch = jax.tree.map(lambda leaf: np.asarray(leaf)[None, None], observation)
             first = np.full((1, 1), t == 0)
             action, memory = _decided(networks, policy, batch, first, memory, draws, np.uint32(t), greedy)
-            observation, reward, terminated, truncated = world.act(np.asarray(action)[0, 0])
+            observation, reward, terminated, truncated = world.act(np.array(np.asarray(action)[0, 0]))
             pictures.append(np.array(world.picture()))
             rewards.append(float(reward))
             if terminated or truncated:
