@@ -16,6 +16,7 @@ from derex.types import Symbols
 JAX_SUITES = [name for name, suite in SUITES.items() if not suite.host and suite.extra]
 SLOW = ("navix", "craftax")
 FORWARD, RIGHT = 0, 1  # actions of xminigrid
+KEY = 7  # a tile of xminigrid
 
 
 def need(suite):
@@ -169,6 +170,41 @@ def test_xminigrid_worlds_without_a_goal_have_no_success():
     assert spec.observation == Symbols((3, 3, 2), (13, 12))
 
 
+def carried_along(name, way):
+    """Views of all steps of a way, plain and with what is carried in the agent's place; that place of the latter."""
+    plain, showing = make(name), make(f"{name}+carried")
+    assert plain.spec.observation == showing.spec.observation
+    state, view = jax.jit(plain.reset)(jax.random.key(0))
+    shown = [np.asarray(jax.jit(showing.reset)(jax.random.key(0))[1])]
+    views, step = [np.asarray(view)], jax.jit(plain.step)
+    show = jax.jit(lambda state, action: showing.step(state, action, jax.random.key(0))[1])
+    for action in way:
+        shown.append(np.asarray(show(state, jnp.int32(action))))
+        state, view, *_ = step(state, jnp.int32(action), jax.random.key(0))
+        views.append(np.asarray(view))
+    views, shown = np.stack(views), np.stack(shown)
+    middle = (views.shape[1] - 1, views.shape[2] // 2)
+    there = shown[:, middle[0], middle[1]].copy()
+    shown[:, middle[0], middle[1]] = views[:, middle[0], middle[1]]
+    np.testing.assert_array_equal(shown, views)
+    return views, there, views[:, middle[0], middle[1]]
+
+
+def test_xminigrid_shows_what_is_carried_if_asked():
+    """In the agent's place, from where the key is picked up on, in the colour that the key had before it."""
+    name = "xminigrid:MiniGrid-DoorKey-5x5"
+    env = make(name)
+    way = shortest(env, jax.jit(env.reset)(jax.random.key(0))[0], 2_000)
+    views, there, plain = carried_along(name, way)
+    taken = way.index(PICK_UP) + 1
+    np.testing.assert_array_equal(there[:taken], plain[:taken])
+    before = views[taken - 1, -2, views.shape[2] // 2]
+    assert before[0] == KEY
+    assert np.all(there[taken:] == before)
+    with pytest.raises(ValueError, match=r"asks for 'rgb' after a \+; expected some of \+carried"):
+        make(f"{name}+rgb")
+
+
 # --- navix -----------------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +236,22 @@ def test_navix_key_corridors_can_be_solved_with_the_key_alone(name, seed):
     original = make(f"navix:Navix-{name}-v0+original")
     with pytest.raises(AssertionError, match="no way to a reward"):
         shortest(original, jax.jit(original.reset)(jax.random.key(seed))[0], 20_000, moves)
+
+
+@pytest.mark.slow
+def test_navix_shows_what_is_carried_if_asked():
+    need("navix")
+    name = "navix:Navix-KeyCorridorS3R1-v0"
+    env = make(name)
+    way = shortest(env, jax.jit(env.reset)(jax.random.key(0))[0], 20_000, (0, 1, 2, 3, 5))
+    views, there, plain = carried_along(name, way)
+    taken = way.index(PICK_UP) + 1
+    np.testing.assert_array_equal(there[:taken], plain[:taken])
+    before = views[taken - 1, -2, views.shape[2] // 2]
+    assert before[0] == 5
+    assert there[taken].tolist() == [5, before[1], 0]
+    with pytest.raises(ValueError, match="which pictures do not show"):
+        make(f"{name}+carried+rgb")
 
 
 @pytest.mark.slow

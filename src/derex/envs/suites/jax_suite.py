@@ -1,4 +1,4 @@
-"""What the adapters of JAX suites share: plain keys, settled types, pictures of a size to look at."""
+"""What the adapters of JAX suites share: options of names, plain keys, settled types, pictures of a size to look at."""
 
 from typing import Any
 
@@ -9,6 +9,26 @@ from jax import Array
 from jaxtyping import PRNGKeyArray, UInt8, UInt32
 
 LONGER_SIDE = 480  # of a picture, about
+CARRIED = "carried"
+"""an option of grid worlds: what the agent carries is seen in its own place, as in MiniGrid"""
+
+
+def split_options(suite: str, name: str, options: tuple[str, ...]) -> tuple[str, list[str]]:
+    """A name and the options behind it, each after a +."""
+    base, *asked = name.split("+")
+    wrong = [option for option in asked if option not in options]
+    if wrong:
+        expected = ", ".join(f"+{option}" for option in options)
+        raise ValueError(
+            f"name: '{suite}:{name}' asks for {wrong[0]!r} after a +; expected some of {expected}."
+        )
+    return base, asked
+
+
+def with_carried(view: UInt8[Array, "h w m"], thing: UInt8[Array, " m"], there: Any) -> UInt8[Array, "h w m"]:
+    """The view with the thing, where there is one, in the agent's place: in the middle of the row nearest to it."""
+    height, width, _ = view.shape
+    return jnp.where(there, view.at[height - 1, width // 2].set(thing), view)
 
 
 def plain_key(key: PRNGKeyArray) -> UInt32[Array, "..."]:

@@ -1,8 +1,9 @@
 """NAVIX: `navix:Navix-KeyCorridorS6R3-v0`; with pictures in place of symbols, `navix:Navix-DoorKey-8x8-v0+rgb`.
 
 The agent sees the 7 x 7 tiles before it, each as kind, colour and state, or as a picture of 56 x 56. What it carries it
-has to remember. GoToDoor, which NAVIX gives no instruction, has a second part: the colour of the door that is meant.
-The one reward, 1, ends the episode; lava and moving balls end it without.
+has to remember; with `+carried` symbols show it in the agent's place, as in MiniGrid. GoToDoor, which NAVIX gives no
+instruction, has a second part: the colour of the door that is meant. The one reward, 1, ends the episode; lava and
+moving balls end it without.
 """
 
 import warnings
@@ -14,7 +15,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8, UInt32
 
-from derex.envs.suites.jax_suite import enlarged, plain_key, settled
+from derex.envs.suites.jax_suite import (
+    CARRIED,
+    enlarged,
+    plain_key,
+    settled,
+    split_options,
+    with_carried,
+)
 from derex.envs.suites.support import load, unknown
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
@@ -25,7 +33,8 @@ VIEW, PICTURE = (7, 7, 3), (56, 56, 3)
 SUCCESS = 0.5
 UNLOCKED = -1  # what a door requires that needs no key
 RGB, ORIGINAL = "rgb", "original"
-OPTIONS = (RGB, ORIGINAL)
+OPTIONS = (RGB, ORIGINAL, CARRIED)
+KEY = 5  # its kind
 PICK_UP = 3
 AHEAD = np.array([[0, 1], [1, 0], [0, -1], [-1, 0]])  # by direction: east, south, west, north
 
@@ -44,18 +53,17 @@ class Navix:
 
     def __init__(self, name: str) -> None:
         navix = _package()
-        base, *options = name.split("+")
+        base = name.partition("+")[0]
         if base not in names():
             raise unknown("navix", base, names())
-        wrong = [option for option in options if option not in OPTIONS]
-        if wrong:
-            expected = ", ".join(f"+{option}" for option in OPTIONS)
+        _, options = split_options("navix", name, OPTIONS)
+        if RGB in options and CARRIED in options:
             raise ValueError(
-                f"name: 'navix:{name}' asks for {wrong[0]!r} after a +; expected some of {expected}."
+                f"name: 'navix:{name}' asks for +{CARRIED}, which pictures do not show; leave +{RGB} out."
             )
         self._navix = navix
         self._repaired = base.startswith("Navix-KeyCorridor") and ORIGINAL not in options
-        self._rgb = RGB in options
+        self._rgb, self._carried = RGB in options, CARRIED in options
         self._mission = base.startswith("Navix-GoToDoor")
         self._env = navix.make(base, max_steps=None)
         self.spec = EnvironmentSpec(
@@ -122,6 +130,11 @@ class Navix:
         else:
             # 254 stands for a locked door that is open; it is shown as locked
             view = jnp.minimum(views.symbolic_first_person(state), jnp.asarray(SIZES, jnp.uint8) - 1)
+        if self._carried and "key" in state.entities:
+            keys = state.entities["key"]
+            held = keys.id == state.get_player(idx=0).pocket
+            colour = jnp.sum(jnp.where(held, keys.colour, 0)).astype(jnp.uint8)
+            view = with_carried(view, jnp.stack([jnp.uint8(KEY), colour, jnp.uint8(0)]), jnp.any(held))
         if not self._mission:
             return view
         return {"view": view, "mission": jnp.asarray(state.mission.colour, jnp.uint8).reshape(1)}
@@ -133,7 +146,7 @@ def make(name: str) -> Navix:
 
 
 def names() -> list[str]:
-    """Names that are registered now; each may be followed by +rgb, and by +original."""
+    """Names that are registered now; each may be followed by +rgb or +carried, and by +original."""
     return sorted(_package().registry())
 
 
