@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+CORES = ("lstm", "feed-forward")
+LARGEST = 1 << 20  # of what is counted
 ENCODERS = ("plain", "appendix", "appendix-conv")
 PRECISIONS = ("float32", "bfloat16")
 
@@ -70,14 +72,14 @@ class AgentConfig:
         positive += ("epsilon_temperature", "epsilon_kl", "epsilon_covariance")
         shares = ("gamma", "bonus_gamma", "gae_lambda", "scale_decay")
         for name in counts:
-            self._check(name, getattr(self, name) >= 1, "at least 1")
+            self._check(name, 1 <= getattr(self, name) <= LARGEST, f"at least 1 and at most {LARGEST}")
         for name in positive:
             self._check(name, 0.0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in shares:
             self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
         for name in ("multiplier", "value_weight", "reward_floor"):
             self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
-        for name, known in (("encoder", ENCODERS), ("compute", PRECISIONS)):
+        for name, known in (("core", CORES), ("encoder", ENCODERS), ("compute", PRECISIONS)):
             self._check(name, getattr(self, name) in known, f"one of {', '.join(known)}")
 
     def _check(self, name: str, good: bool, expected: str) -> None:

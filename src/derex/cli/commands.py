@@ -43,7 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             "\nderex: stopped. Each file is put in its place when whole, so nothing was left half-written.",
             file=sys.stderr,
         )
+        if argv is None:
+            _leave_at_once(130)
         return 130
+
+
+def _leave_at_once(code: int) -> None:
+    """Without Python's own clearing up, under which a program that is still being compiled can crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -31,6 +31,9 @@ class Eval:
     """whole episodes of each seed, and of each task where there are several"""
     checkpoint: str = "latest"
     """latest, best, or a step"""
+    env: str | None = None
+    """where the run's environment is your own code, such as jax:package.module:Class; it is imported only when you name
+    it"""
     greedy: bool = False
     """the likeliest action at each step, rather than one drawn from the policy"""
     seed: int = 0
@@ -50,7 +53,7 @@ def run(arguments: list[str]) -> int:
     from derex.training import evaluate
     from derex.training.trained import restore_agents
 
-    agents = restore_agents(options.dir, options.checkpoint)
+    agents = restore_agents(options.dir, options.checkpoint, options.env)
     evaluate.read_evaluations(options.dir)  # a file that could not be added to is refused before the work
     for problem in agents.problems:
         print(f"derex: {problem}; an earlier checkpoint is used", file=sys.stderr)

@@ -26,6 +26,9 @@ class Export:
     """folder to write"""
     checkpoint: str = "latest"
     """latest, best, or a step"""
+    env: str | None = None
+    """where the run's environment is your own code, such as jax:package.module:Class; it is imported only when you name
+    it"""
     agent: int | None = None
     """which of the run's seeds; none: the one with the best final score"""
 
@@ -41,7 +44,7 @@ def run(arguments: list[str]) -> int:
     from derex.training.trained import restore_agents
 
     check_folder(options.out)
-    agents = restore_agents(options.dir, options.checkpoint)
+    agents = restore_agents(options.dir, options.checkpoint, options.env)
     for problem in agents.problems:
         print(f"derex: {problem}; an earlier checkpoint is used", file=sys.stderr)
     seed = agents.best_seed() if options.agent is None else options.agent

@@ -59,6 +59,8 @@ class Resume:
     """how often a worker may be started again in a row; none: as before"""
     method: str | None = None
     """where the run's method is your own, package.module:Class; code is imported only when you name it"""
+    env: str | None = None
+    """where the run's environment is your own code, such as jax:package.module:Class; for the same reason"""
 
 
 def run(arguments: list[str]) -> int:
@@ -117,7 +119,7 @@ def _resumed(options: Resume) -> TrainConfig:
     names += ("workers", "worker_timeout", "worker_restarts")
     given: dict[str, Any] = {name: getattr(options, name) for name in names}
     changes = {name: value for name, value in given.items() if value is not None}
-    return replace(load_config(options.resume, options.method), out=options.resume, **changes)
+    return replace(load_config(options.resume, options.method, options.env), out=options.resume, **changes)
 
 
 def _show(result: TrainResult) -> None:

@@ -28,6 +28,9 @@ class Video:
     """one after the other"""
     checkpoint: str = "latest"
     """latest, best, or a step"""
+    env: str | None = None
+    """where the run's environment is your own code, such as jax:package.module:Class; it is imported only when you name
+    it"""
     agent: int | None = None
     """which of the run's seeds acts; none: the one with the best final score"""
     greedy: bool = False
@@ -57,7 +60,7 @@ def run(arguments: list[str]) -> int:
     from derex.training.recording import drawn, film_episode
     from derex.training.trained import restore_agents
 
-    agents = restore_agents(options.dir, options.checkpoint)
+    agents = restore_agents(options.dir, options.checkpoint, options.env)
     drawn(agents.environment)  # refused before anything is compiled
     for problem in agents.problems:
         print(f"derex: {problem}; an earlier checkpoint is used", file=sys.stderr)

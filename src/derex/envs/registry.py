@@ -179,6 +179,14 @@ def is_installed(suite: str) -> bool:
     return importlib.util.find_spec(SUITES[suite].package or suite) is not None
 
 
+def is_own_code(name: str) -> bool:
+    """Whether making one of the tasks imports a module that the name names."""
+    return any(
+        suite in ("jax", "dm_env") or (suite == "gymnasium" and ":" in rest)
+        for suite, _, rest in (task.partition(":") for task in tasks_of(name))
+    )
+
+
 def is_host(name: str) -> bool:
     """Whether the environment of that name is stepped in processes of its own."""
     suite = SUITES.get(name.partition(":")[0])

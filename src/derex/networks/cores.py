@@ -72,5 +72,5 @@ CORES: dict[str, Callable[..., Any]] = {"lstm": partial(LSTM, residual=True), "f
 def make_core(name: str, size: int, width: int, *, key: PRNGKeyArray) -> Any:
     """The core of that name."""
     if name not in CORES:
-        raise ValueError(f"core: expected one of {', '.join(CORES)}; got {name!r}.")
+        raise ValueError(f"agent.core: expected one of {', '.join(CORES)}; got {name!r}.")
     return CORES[name](size, width, key=key)

@@ -26,6 +26,7 @@ from derex.representations.base import (
     View,
     track_nothing,
 )
+from derex.representations.checks import check_weights
 from derex.representations.decomposed import Decomposition
 
 
@@ -66,6 +67,9 @@ class BeliefForm:
     """whether tests hold their actions"""
     projection: bool = True
     """False puts the loss directly on b_t (the paper's ablation); then k is the width of the core"""
+
+    def __post_init__(self) -> None:
+        check_weights("", lambda_b=self.lambda_b, weight=self.weight)
 
     def future(self) -> Future:
         """What histories are paired with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.pairs import sigma_hat
 from derex.decomposition.ritz import ritz_bonus, spanned_sigma, whitened
 from derex.networks.futures import halves_of
+from derex.representations.checks import check, check_counts, check_weights
 from derex.representations.episodic import begin_episodes, newness
 
 AGENT_SIGMA_FLOOR = (
@@ -82,11 +82,12 @@ class Decomposition:
     (`representations.episodic`)"""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.episodic < math.inf:
-            raise ValueError(
-                "representation.decomposition.episodic: expected a finite number, 0 (not used) or more; got "
-                f"{self.episodic}."
-            )
+        check_counts("decomposition.", k=self.k)
+        check_weights("decomposition.", sigma_floor=self.sigma_floor, episodic=self.episodic)
+        check("decomposition.limit", self.limit, self.limit > 0.0, "a number above 0, or inf")
+        decay = self.statistics_decay
+        check("decomposition.statistics_decay", decay, 0.0 <= decay <= 1.0, "a number in [0, 1]")
+        self.loss  # noqa: B018  refuses an objective and a penalty that there are not
 
     @property
     def loss(self) -> Objective:

@@ -27,6 +27,7 @@ from derex.representations.base import (
     no_auxiliary,
     track_nothing,
 )
+from derex.representations.checks import check_counts, check_weights
 from derex.representations.decomposed import Decomposition
 from derex.representations.own import OwnTraining
 from derex.types import Trajectories
@@ -63,6 +64,10 @@ class HistoriesForm:
     """longest test, or "to-end": of what the unroll holds of the episode"""
     test_actions: bool = False
     """whether tests hold their actions; for pseudo-counts rather not (docs/histories.md)"""
+
+    def __post_init__(self) -> None:
+        check_counts("", width=self.width)
+        check_weights("", lambda_b=self.lambda_b)
 
     def future(self) -> Future:
         """What histories are paired with."""

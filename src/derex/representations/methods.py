@@ -51,9 +51,9 @@ def _own(path: str) -> Form:
         sys.path.insert(0, os.getcwd())  # a file beside the user, as `python file.py` would find it
     try:
         found = getattr(import_module(module), name)()
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"method: {path!r} could not be imported as package.module:Class: {error}."
+            f"method: {path!r} could not be imported as package.module:Class, and made without arguments: {error}."
         ) from error
     if not isinstance(found, Form):
         raise ValueError(f"method: {path!r} has no build() that returns a Representation.")

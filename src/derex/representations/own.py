@@ -16,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.fixed import trainable
+from derex.representations.checks import LARGEST_COUNT, check, check_counts, check_positive
 
 ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
 
@@ -38,6 +39,12 @@ class OwnTraining:
     learning_rate: float = 3e-3
     clip: float = 1.0
     """global gradient norm"""
+
+    def __post_init__(self) -> None:
+        steps = 0 <= self.steps <= LARGEST_COUNT
+        check("training.steps", self.steps, steps, f"0 (not trained) or more, at most {LARGEST_COUNT}")
+        check_counts("training.", streams=self.streams)
+        check_positive("training.", learning_rate=self.learning_rate, clip=self.clip)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

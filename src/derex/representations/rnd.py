@@ -31,6 +31,7 @@ from derex.representations.base import (
     no_auxiliary,
     track_nothing,
 )
+from derex.representations.checks import check_counts, check_weights
 from derex.representations.own import OwnTraining
 
 OBSERVATION_CLIP = 5.0
@@ -68,6 +69,10 @@ class RndForm:
     training: OwnTraining = field(default_factory=lambda: OwnTraining(steps=4, learning_rate=1e-4))
     normalise: bool = True
     """standardise observations by running statistics"""
+
+    def __post_init__(self) -> None:
+        check_counts("", k=self.k, width=self.width)
+        check_weights("", lambda_b=self.lambda_b)
 
     def build(self) -> Representation:
         """The record."""

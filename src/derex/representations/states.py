@@ -23,6 +23,7 @@ from derex.representations.base import (
     no_auxiliary,
     track_nothing,
 )
+from derex.representations.checks import check_counts, check_weights
 from derex.representations.decomposed import Decomposition
 from derex.representations.own import OwnTraining
 
@@ -89,6 +90,10 @@ class StatesForm:
     training: OwnTraining = field(default_factory=OwnTraining)
     width: int = 128
     """units of the hidden layers"""
+
+    def __post_init__(self) -> None:
+        check_counts("", width=self.width)
+        check_weights("", lambda_b=self.lambda_b)
 
     def build(self) -> Representation:
         """The record."""

@@ -74,7 +74,9 @@ class Found(NamedTuple):
     """what was wrong with those that would have been chosen before it"""
 
 
-def restore_run(folder: str | Path, checkpoint: str | int = "latest", method: str | None = None) -> Restored:
+def restore_run(
+    folder: str | Path, checkpoint: str | int = "latest", method: str | None = None, env: str | None = None
+) -> Restored:
     """The run in a folder, as its checkpoint has it; nothing is written.
 
     Args:
@@ -82,13 +84,14 @@ def restore_run(folder: str | Path, checkpoint: str | int = "latest", method: st
         checkpoint: "latest"; "best", by success or return; or a step. Where the latest or the best is damaged, it is
             the one before, and `problems` says so.
         method: of the run, where it is somebody's own, `package.module:Class`: code is only imported when you name it.
+        env: of the run, where its name holds a module's, for the same reason.
 
     Raises:
         CheckpointError: there is no good checkpoint, or none of that step.
         ValueError: the folder holds no run.
     """
     folder = Path(folder)
-    config = load_config(folder, method)
+    config = load_config(folder, method, env)
     found = find_checkpoint(folder, checkpoint)
     training = make_training(config)
     state = load_state(found, training, config)
@@ -136,6 +139,8 @@ def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
             return Found(path_of(folder, step), verify(path_of(folder, step)), tuple(problems))
         except DamagedCheckpoint as error:
             problems.append(str(error))
+    if problems and len(order) < len(steps):
+        raise CheckpointError(f"checkpoint: {'; '.join(problems)}. {folder} has those of the steps {steps}.")
     if problems:
         raise CheckpointError(
             f"checkpoint: no good checkpoint of {folder} is left: {'; '.join(problems)}. Saved again by --overwrite."

@@ -11,6 +11,8 @@ from derex.agents.config import AgentConfig
 
 LINES = 100  # of metrics in a run, about, where nothing else is asked for
 LARGEST_SEED = 2**31
+MOST_STEPS = 10**15  # thirty years at a million a second
+MOST_OTHERS = 2**24
 LONGEST_TIMEOUT = 1_000_000  # seconds, as in derex.envs.host
 
 
@@ -65,12 +67,14 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "log_every"):
             value = getattr(self, name)
-            if value is not None and not (value >= 1 and float(value).is_integer()):
-                raise ValueError(f"{name}: expected a whole number of steps, at least 1; got {value:g}.")
+            if value is not None and not (1 <= value <= MOST_STEPS and float(value).is_integer()):
+                raise ValueError(
+                    f"{name}: expected a whole number of steps, at least 1 and at most {MOST_STEPS:g}; got {value}."
+                )
         for name in ("seeds", "streams", "keep", "max_skipped"):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}.")
+            if not 1 <= value <= MOST_OTHERS:
+                raise ValueError(f"{name}: expected at least 1 and at most {MOST_OTHERS}, got {value}.")
         if self.workers is not None and self.workers < 1:
             raise ValueError(
                 f"workers: expected at least 1, or none for one on each core; got {self.workers}."
@@ -178,6 +182,8 @@ def config_type(method: str, form: str, preset: str = "", env: str = "") -> type
 
 def to_plain(options: Any) -> Any:
     """Nested dataclasses as nested dicts."""
+    if isinstance(options, float) and math.isinf(options):
+        return str(options)  # JSON has no infinity
     if not hasattr(options, "__dataclass_fields__"):
         return options
     return {part.name: to_plain(getattr(options, part.name)) for part in fields(options)}
@@ -191,4 +197,6 @@ def from_plain(default: Any, values: dict[str, Any]) -> Any:
 def _like(default: Any, value: Any) -> Any:
     if isinstance(value, dict) and hasattr(default, "__dataclass_fields__"):
         return from_plain(default, value)
+    if isinstance(default, float) and value in ("inf", "-inf"):
+        return float(value)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

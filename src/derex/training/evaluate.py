@@ -31,14 +31,13 @@ from derex.envs.suites.dmlab_levels import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.scores import Interval, over_seeds
-from derex.training.folder import WORKERS
+from derex.training.folder import EVALUATIONS, WORKERS
 from derex.training.host_playing import play_episodes
 from derex.training.players import Memory, decide, fresh_memory
 from derex.training.tasks import CAP, is_scored
 from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
 
-EVALUATIONS = "eval.json"
 MOST_STREAMS = 256
 LEVEL = 0.95
 

@@ -26,11 +26,13 @@ from typing import Any
 import jax
 
 from derex._version import __version__
+from derex.envs.registry import is_own_code
 from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, from_plain, to_plain
 
 CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"
-EVENTS, CHECKPOINTS = "events.jsonl", "checkpoints"
+EVENTS, CHECKPOINTS, EVALUATIONS = "events.jsonl", "checkpoints", "eval.json"
+LOGGED = ("tensorboard", "wandb")  # folders of loggers
 COMMAND = "train"
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint")
 NOT_WRITTEN = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
@@ -81,9 +83,10 @@ def make_folder(folder: Path) -> None:
 
 def remove_run(folder: Path) -> None:
     """Takes away what a run wrote and nothing else, config.json last: until then the folder is known for a run's."""
-    if (folder / CHECKPOINTS).is_dir():
-        shutil.rmtree(folder / CHECKPOINTS)
-    for name in (METRICS, EVENTS, VISITS, VISITS_PICTURE, CONFIG):
+    for name in (CHECKPOINTS, *LOGGED):
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+    for name in (METRICS, EVENTS, EVALUATIONS, VISITS, VISITS_PICTURE, CONFIG):
         (folder / name).unlink(missing_ok=True)
     remove_leftovers(folder)
 
@@ -155,13 +158,25 @@ def where_it_runs() -> dict[str, Any]:
     }
 
 
-def load_config(folder: str | Path, method: str | None = None) -> TrainConfig:
+def check_env(folder: Path, env: Any, named: str | None) -> None:
+    """Refuses an environment that is code of somebody's own, unless it was named by whoever loads the run."""
+    if not isinstance(env, str):
+        raise TypeError(f"env is {env!r}")
+    if is_own_code(env) and env != named:
+        raise ValueError(
+            f"env: the run in {folder} is of {env!r}, code that did not come with derex. If you trust it, name it too: "
+            f"--env {env}"
+        )
+
+
+def load_config(folder: str | Path, method: str | None = None, env: str | None = None) -> TrainConfig:
     """The resolved options of the run in the folder.
 
     Args:
         folder: of the run.
         method: of the run, where it is somebody's own, `package.module:Class`: a folder from elsewhere could name any
             code there is, so it is imported only when you name it too.
+        env: of the run, for the same reason, where its name holds a module's.
     """
     folder = Path(folder)
     content = read_json(folder / CONFIG)
@@ -175,6 +190,7 @@ def load_config(folder: str | Path, method: str | None = None) -> TrainConfig:
                 f"method: the run in {folder} is of {chosen!r}, code that did not come with derex. If you trust it, "
                 f"name it too: --method {chosen}"
             )
+        check_env(folder, options["env"], env)
         default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
         return from_plain(default, options)
     except (AttributeError, KeyError, TypeError) as error:

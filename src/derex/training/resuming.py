@@ -68,14 +68,16 @@ def plan_run(config: TrainConfig) -> Plan:
     check_folder(folder)
     if config.overwrite or not holds_run(folder):
         return Plan(config.resolved(), None, {})
-    earlier = load_config(folder, config.method)
+    earlier = load_config(folder, config.method, config.env)
     if config.log_every is None:
         config = replace(config, log_every=earlier.log_every)
     config = config.resolved()
     changed = differences(plain_options(earlier), plain_options(config))
     _refuse_other_options(folder, changed)
     if steps_saved(folder):
-        return Plan(config, find_checkpoint(folder), changed)
+        found = find_checkpoint(folder)
+        _refuse_edited(folder, found, earlier)
+        return Plan(config, found, changed)
     metrics = folder / METRICS
     if metrics.exists() and metrics.stat().st_size:
         raise FileExistsError(
@@ -116,13 +118,26 @@ def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -
 
 
 def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
-    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
-    if fixed:
-        each = "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
+    if each := _that_may_not_change(changed):
         raise OtherRunError(
             f"--out: {folder} holds a run with other options: {each}. Give the same, choose another folder, or begin "
             "again with --overwrite."
         )
+
+
+def _refuse_edited(folder: Path, found: Found, earlier: TrainConfig) -> None:
+    """config.json has to say what the checkpoint was made with; somebody may have changed it."""
+    if each := _that_may_not_change(differences(found.manifest["config"], plain_options(earlier))):
+        raise OtherRunError(
+            f"--out: config.json of {folder} is not what its checkpoint was made with: {each}. Put it back as it was, "
+            "or begin again with --overwrite."
+        )
+
+
+def _that_may_not_change(changed: dict[str, Any]) -> str:
+    """In words."""
+    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
+    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
 
 
 def _set_aside_damaged(folder: Path, step: int) -> None:

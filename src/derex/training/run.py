@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 
 from derex.envs.host import WorkerFailed
+from derex.report.runs import read_lines
 from derex.report.scores import final_score
 from derex.training.blas import one_blas_thread
 from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
@@ -81,7 +83,7 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     """
     if config.deterministic:
         require_determinism()
-    make_training(config)  # a mistake is found before anything is touched
+    _rehearse(config)
     check_loggers(config.loggers)
     check_streams(config.streams, data_mesh())
     check_folder(config.out)
@@ -97,6 +99,16 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
         carry_out(plan)
         with StopRequest() as stop, one_blas_thread():
             return _Run(plan, progress or _Nobody(), say, stop).to_the_end()
+
+
+def _rehearse(config: TrainConfig) -> None:
+    """Builds all that will be needed, without a number in it: a mistake is found before anything is touched."""
+    training = make_training(config)
+    jax.eval_shape(lambda: training.begin_seeds(config.all_seeds))
+    try:
+        json.dumps(plain_options(config), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config: an option cannot be written down in JSON: {error}.") from error
 
 
 class _Run:
@@ -295,7 +307,12 @@ def _score(lines: list[dict[str, Any]], before: float | None) -> float | None:
 
 def _earlier_result(plan: Plan) -> TrainResult:
     """What the run has come to already."""
-    lines = read_metrics(plan.config.out)
+    lines, damaged = read_lines(plan.config.out / METRICS)
+    if damaged or not lines or not all({"return", "success"} <= line.keys() for line in lines):
+        raise ValueError(
+            f"--out: {plan.config.out / METRICS} has lines that are damaged, or none, of a run that is finished. Mend "
+            "it, or begin again with --overwrite."
+        )
     final = [line for line in lines if line["step"] == lines[-1]["step"]]
     seconds = plan.found.manifest["progress"]["seconds"] if plan.found else 0.0
     return TrainResult(plan.config.out, tuple(final), scores_of(lines), 0.0, seconds, 0.0, True)

@@ -25,6 +25,7 @@ from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
 from derex.report.scores import final_score
 from derex.training.checkpoints import STATE, CheckpointError, find_checkpoint, load_arrays, path_name
 from derex.training.config import from_plain
+from derex.training.folder import check_env
 from derex.training.making import make_environment, tasks_in
 
 NETWORK = "learner/trained/network"  # where a checkpoint has it
@@ -82,8 +83,10 @@ class TrainedAgents:
         return max(self.seeds, key=lambda seed: -np.inf if np.isnan(scores[seed]) else scores[seed])
 
 
-def restore_agents(folder: str | Path, which: str | int = "latest") -> TrainedAgents:
-    """The agents of the run in a folder; `which` is latest, best or a step, as in `restore_run`.
+def restore_agents(
+    folder: str | Path, checkpoint: str | int = "latest", env: str | None = None
+) -> TrainedAgents:
+    """The agents of the run in a folder; arguments as of `restore_run`.
 
     Raises:
         CheckpointError: there is no good checkpoint, none of that step, or it does not fit the config.
@@ -93,29 +96,34 @@ def restore_agents(folder: str | Path, which: str | int = "latest") -> TrainedAg
     content = read_json(folder / CONFIG)
     if content is None or content.get("command") != COMMAND:
         raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
-    config = content["config"]
-    agent = agent_config(config["agent"])
+    try:
+        config = content["config"]
+        check_env(folder, config["env"], env)
+        options, seeds = config["agent"], tuple(range(config["seed"], config["seed"] + config["seeds"]))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
+    agent = agent_config(options)
     environment = make_environment(config["env"], agent)
-    seeds = tuple(range(config["seed"], config["seed"] + config["seeds"]))
-    found = find_checkpoint(folder, which)
+    found = find_checkpoint(folder, checkpoint)
     saved = load_arrays(found)[STATE]
     own = {
         name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)
     }
     shape = network_shape(environment.spec.observation, policy_for(environment.spec.action), agent)
-    network = filled(shape, own, f"which: {found.path}", (len(seeds),))
+    network = filled(shape, own, f"checkpoint: {found.path}", (len(seeds),))
     return TrainedAgents(
         folder, content, environment, agent, network, seeds, int(found.path.name), found.problems
     )
 
 
-def agent_config(options: dict[str, Any]) -> AgentConfig:
+def agent_config(options: Any) -> AgentConfig:
     """The options of an agent, from JSON."""
     try:
         return from_plain(AgentConfig(), options)
     except (TypeError, AttributeError) as error:
         raise ValueError(
-            f"agent: options that this version of derex does not have: {error}. Use the version that wrote them."
+            f"agent: options that this version of derex does not read: {error}. They are damaged, or were written by "
+            "another version."
         ) from error
 
 

@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, write_
 def test_what_does_not_fit_is_refused(tmp_path: Path, runs: dict[str, Path], write_run: WriteRun) -> None:
     with pytest.raises(ValueError, match="holds no run of derex train"):
         restore_agents(tmp_path)
-    with pytest.raises(CheckpointError, match="checkpoints of the steps"):
+    with pytest.raises(CheckpointError, match="those of the steps"):
         restore_agents(runs["lstm"], 7)
     with pytest.raises(ValueError, match="has the seeds 3, 4; got 0"):
         restore_agents(runs["gaussian"]).network_of(0)
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, runs: dict[str, Path], wri
         restore_agents(folder)
     content["config"]["agent"]["wings"] = 2
     (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"this version of derex does not have: .*wings"):
+    with pytest.raises(ValueError, match=r"this version of derex does not read: .*wings"):
         restore_agents(folder)
 
 

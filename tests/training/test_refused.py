@@ -1,0 +1,213 @@
+"""What a run refuses, and that nothing is touched by it: options, edited and damaged folders, code of others."""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derex.agents.config import AgentConfig
+from derex.cli import main
+from derex.representations import Representation
+from derex.representations.base import no_auxiliary, track_nothing
+from derex.representations.belief import BeliefForm
+from derex.representations.decomposed import Decomposition
+from derex.representations.histories import HistoriesForm
+from derex.representations.own import OwnTraining
+from derex.representations.rnd import RndForm
+from derex.representations.states import StatesForm
+from derex.training import TrainConfig, load_config, train
+from derex.training.config import from_plain, to_plain
+from derex.training.resuming import OtherRunError
+from derex.training.trained import restore_agents
+
+AGENT = AgentConfig(width=4, unroll=4, epochs=1, minibatches=1, core="feed-forward")
+UPDATE = 4 * AGENT.unroll
+
+
+def config_in(folder: Path, **changes: Any) -> TrainConfig:
+    return replace(TrainConfig("catch", folder, "vmpo", streams=4, steps=2 * UPDATE, agent=AGENT), **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    train(config_in(folder))
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """One that may be harmed."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def edit(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads((run / "config.json").read_text())
+    change(content)
+    (run / "config.json").write_text(json.dumps(content))
+
+
+WRONG: list[tuple[type, str, Any]] = [
+    (OwnTraining, "streams", 0),
+    *((OwnTraining, name, value) for name in ("steps", "streams") for value in (-1, 10**9)),
+    *((OwnTraining, name, value) for name in ("learning_rate", "clip") for value in (0.0, -1.0, math.nan, math.inf)),
+    *((Decomposition, "k", value) for value in (0, -1, 10**9)),
+    *((Decomposition, name, value) for name in ("sigma_floor", "episodic") for value in (-1.0, math.nan, math.inf)),
+    *((Decomposition, "statistics_decay", value) for value in (-1.0, 2.0, math.nan, math.inf)),
+    *((Decomposition, "limit", value) for value in (0.0, -1.0, math.nan)),
+    *((form, "lambda_b", value) for form in (BeliefForm, HistoriesForm, StatesForm, RndForm)
+      for value in (-1.0, math.nan, math.inf)),
+    *((BeliefForm, "weight", value) for value in (-1.0, math.nan, math.inf)),
+    *((form, "width", value) for form in (HistoriesForm, StatesForm, RndForm) for value in (0, -1, 10**9)),
+    *((RndForm, "k", value) for value in (0, -1)),
+]  # fmt: skip
+PLACES = {OwnTraining: "training.", Decomposition: "decomposition."}
+
+
+@pytest.mark.parametrize(("part", "name", "value"), WRONG)
+def test_options_of_representations(part: type, name: str, value: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^representation\.{PLACES.get(part, '')}{name}: expected .*; got {value}"
+    ):
+        part(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["steps", "log_every", "streams", "seeds"])
+def test_numbers_beyond_all_measure(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: expected .* at most"):
+        config_in(tmp_path, **{name: 10**400})
+
+
+@pytest.mark.parametrize("name", ["width", "unroll", "epochs", "minibatches"])
+def test_numbers_of_agents_beyond_all_measure(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^agent\.{name}: expected at least 1 and at most"):
+        from_plain(AgentConfig(), {name: 10**9})
+
+
+def test_a_core_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match=r"^agent\.core: expected one of lstm, feed-forward, got gru"):
+        AgentConfig(core="gru")
+
+
+def test_an_infinite_limit_is_written_and_read() -> None:
+    form = StatesForm(Decomposition(limit=math.inf))
+    plain = json.loads(json.dumps(to_plain(form), allow_nan=False))
+    assert from_plain(StatesForm(), plain) == form
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A method whose networks cannot be made."""
+
+    def build(self) -> Representation:
+        return Representation(self._init, no_auxiliary, track_nothing, self._init, lambda state: {})
+
+    def _init(self, *_: Any) -> Any:
+        raise ValueError("size: this world is too large")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_mistake_that_shows_late_touches_nothing(overwrite: bool, run: Path, tmp_path: Path) -> None:
+    before = contents(run)
+    out = run if overwrite else tmp_path / "new"
+    with pytest.raises(ValueError, match="this world is too large"):
+        train(config_in(out, method="test_refused:Broken", overwrite=overwrite))
+    assert contents(run) == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("method", ["os:system", "json:JSONDecodeError", ":"])
+def test_code_that_is_no_method(method: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^method: "):
+        train(config_in(tmp_path / "new", method=method))
+
+
+@pytest.mark.parametrize(
+    "env", ["jax:evil:World", "dm_env:evil:world", "gymnasium:evil:World-v0", "catch,jax:evil:World"]
+)
+def test_environments_of_others_are_not_imported_unless_named(
+    env: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    edit(run, lambda content: content["config"].update(env=env))
+    for command in (["eval", str(run)], ["video", str(run), "--out", str(tmp_path / "a.gif")],
+                    ["export", str(run), "--out", str(tmp_path / "model")],
+                    ["train", "--resume", str(run), "--steps", "1000"]):  # fmt: skip
+        assert main(command) == 2
+        assert f"name it too: --env {env}" in capsys.readouterr().err
+    assert "evil" not in sys.modules
+    with pytest.raises(SystemExit, match="it ran"):
+        restore_agents(run, env=env)
+
+
+def test_an_environment_of_ones_own_is_named_and_loaded(run: Path) -> None:
+    own = "jax:derex.envs.catch:Catch"
+    edit(run, lambda content: content["config"].update(env=own))
+    assert restore_agents(run, env=own).step == 2 * UPDATE
+    assert load_config(run, env=own).env == own
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no config": lambda content: content.pop("config"),
+    "no dict": lambda content: content.update(config=5),
+    "no agent": lambda content: content["config"].pop("agent"),
+    "an agent of another kind": lambda content: content["config"].update(agent=[]),
+    "seeds in words": lambda content: content["config"].update(seeds="1"),
+    "an environment that is a number": lambda content: content["config"].update(env=5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_config(damage: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(run, DAMAGE[damage])
+    before = contents(run)
+    for command in (["eval", str(run)], ["train", "--resume", str(run), "--steps", "1000"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "damaged" in said or "agent" in said
+    assert contents(run) == before
+
+
+def test_a_config_that_was_edited_is_refused_by_field(run: Path) -> None:
+    edit(run, lambda content: content["config"]["agent"].update(gamma=0.19))
+    before = contents(run)
+    asked = replace(load_config(run), out=run, steps=4 * UPDATE)
+    with pytest.raises(
+        OtherRunError, match=r"its checkpoint was made with: agent\.gamma was 0\.99, now 0\.19"
+    ):
+        train(asked)
+    assert contents(run) == before
+
+
+def test_a_torn_last_line_of_a_finished_run_is_no_matter(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3')
+    assert train(config_in(run)).final[0]["step"] == 2 * UPDATE
+
+
+@pytest.mark.parametrize("text", ["", "not JSON\n", '{"step": 16, "seed": 0}\n'])
+def test_damaged_metrics_of_a_finished_run(text: str, run: Path) -> None:
+    (run / "metrics.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has lines that are damaged, or none"):
+        train(config_in(run))
+
+
+def test_beginning_again_leaves_nothing_of_the_old_run(run: Path) -> None:
+    (run / "eval.json").write_text("{}")
+    (run / "tensorboard").mkdir()
+    (run / "mine.txt").write_text("mine")
+    train(config_in(run, overwrite=True))
+    assert not (run / "eval.json").exists()
+    assert not (run / "tensorboard").exists()
+    assert (run / "mine.txt").read_text() == "mine"
