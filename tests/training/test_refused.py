@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from derex import load_agent
 from derex.agents.config import AgentConfig
 from derex.cli import main
+from derex.report.files import DamagedError
 from derex.representations import Representation
 from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefForm
@@ -188,6 +192,43 @@ def test_a_config_that_was_edited_is_refused_by_field(run: Path) -> None:
     ):
         train(asked)
     assert contents(run) == before
+
+
+@pytest.mark.parametrize(("command", "name"), [("video", "a.gif"), ("export", "model"), ("plot", "a.png")])
+def test_results_that_would_have_no_place(
+    command: str, name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said before the work is done."""
+    (tmp_path / "file").write_text("mine")
+    assert main([command, str(run), "--out", str(tmp_path / "file" / name)]) == 2
+    assert f"--out: {tmp_path / 'file'} is a file" in capsys.readouterr().err
+
+
+def test_an_exported_agent_without_its_parameters(run: Path, tmp_path: Path) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    (tmp_path / "model" / "agent.safetensors").unlink()
+    with pytest.raises(DamagedError, match="is damaged"):
+        load_agent(tmp_path / "model")
+
+
+def test_all_of_it_without_a_network(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained on, evaluated, filmed, drawn, exported, where no connection can be made; pages hold all they need."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError("there is no network")
+
+    for name in ("create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    page = tmp_path / "curves.html"
+    assert main(["train", "--resume", str(run), "--steps", str(4 * UPDATE)]) == 0
+    assert main(["eval", str(run), "--episodes", "2"]) == 0
+    assert main(["video", str(run), "--out", str(tmp_path / "film.gif")]) == 0
+    assert main(["plot", str(run), "--out", str(page)]) == 0
+    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    assert load_agent(tmp_path / "model").card["step"] == 4 * UPDATE
+    assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']?(?:https?:)?//", page.read_text())
 
 
 def test_a_torn_last_line_of_a_finished_run_is_no_matter(run: Path) -> None:

@@ -47,6 +47,10 @@ class Plot:
             raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {self.out}.")
         if self.out is not None and self.out.is_dir():
             raise IsADirectoryError(f"--out: {self.out} is a folder; give a file.")
+        if self.out is not None:
+            from derex.report.files import check_place
+
+            check_place(self.out, "--out")
 
 
 def run(arguments: list[str]) -> int:

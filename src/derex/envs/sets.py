@@ -60,6 +60,8 @@ def tasks_of(name: str) -> tuple[str, ...]:
         name: a task, a set of `SETS`, or a list of both with commas between.
     """
     items = [item.strip() for item in name.split(",")]
+    if items == [""]:
+        raise ValueError("name: expected the name of an environment, such as 'catch'; got none.")
     if not all(items):
         raise ValueError(
             f"name: {name!r} has a comma with nothing before or behind it; expected names with commas between, such as "

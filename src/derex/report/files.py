@@ -16,6 +16,20 @@ class DamagedError(ValueError):
     """A file that is not, or not all of, what its writer wrote."""
 
 
+def check_place(path: Path, option: str) -> None:
+    """Refuses a place where nothing can be written, before the work whose result it is for.
+
+    Args:
+        path: of the file or folder to be.
+        option: what it was given as.
+    """
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"{option}: {there} is a file, so that there can be no {path}.")
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"{option}: nothing can be written to {there}; choose another place.")
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file of JSON; None where there is no such file, or something else in it."""
     try:

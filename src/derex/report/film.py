@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from derex.report.files import write_atomically
+from derex.report.files import check_place, write_atomically
 from derex.report.palette import INK, hex_to_rgb
 
 ENDINGS = (".gif", ".mp4")
@@ -40,6 +40,7 @@ def check_film(path: Path, fps: int, scale: int) -> None:
         raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {path}.")
     if path.is_dir():
         raise IsADirectoryError(f"--out: {path} is a folder; give a file.")
+    check_place(path, "--out")
     if not 1 <= fps <= FASTEST:
         raise ValueError(f"--fps: expected 1 to {FASTEST}, got {fps}.")
     if not 1 <= scale <= 8:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from derex.agents.distributions import policy_for
-from derex.report.files import DamagedError, read_json, write_atomically
+from derex.report.files import DamagedError, check_place, read_json, write_atomically
 from derex.training.loaded import Agent
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
@@ -81,8 +81,8 @@ def load_agent(path: str | Path) -> Agent:
         raise DamagedError(
             f"path: {folder / CARD} is of format version {card.get('version')}, this derex reads {VERSION}."
         )
-    weights = (folder / WEIGHTS).read_bytes()
     try:
+        weights = (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != card["weights"]["sha256"]:
             raise ValueError(f"{WEIGHTS} is not the file that {CARD} was written with")
         observation, action = (_observation(card["observation"]), _action(card["action"]))
@@ -97,6 +97,7 @@ def check_folder(folder: Path) -> None:
     """Refuses a folder that holds anything but an exported agent."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
+    check_place(folder, "--out")
     if folder.is_dir() and {path.name for path in folder.iterdir()} - {WEIGHTS, CARD}:
         raise FileExistsError(f"--out: {folder} is not empty and holds no exported agent; choose another.")
 

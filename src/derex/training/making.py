@@ -60,6 +60,16 @@ def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask |
 
     Several tasks, a set or a list with commas, are one environment: of JAX where all of them are.
     """
+    try:
+        return _made(name, agent)
+    except ValueError as error:  # a run knows the name as its env
+        argument, _, text = str(error).partition(":")
+        if argument != "name":
+            raise
+        raise ValueError(f"env:{text}") from error
+
+
+def _made(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
     tasks = tasks_of(name)
     if len(tasks) > 1 and any(map(is_host, tasks)):
         return host_tasks(name, tasks, agent.previous_reward)
