@@ -74,6 +74,8 @@ WRONG: list[tuple[type, str, Any]] = [
     *((BeliefForm, "weight", value) for value in (-1.0, math.nan, math.inf)),
     *((form, "width", value) for form in (HistoriesForm, StatesForm, RndForm) for value in (0, -1, 10**9)),
     *((RndForm, "k", value) for value in (0, -1)),
+    (Decomposition, "lambda_r", -1.0), (Decomposition, "objective", "svd"),
+    *((form, "tests", value) for form in (BeliefForm, HistoriesForm) for value in (0, "end")),
 ]  # fmt: skip
 PLACES = {OwnTraining: "training.", Decomposition: "decomposition."}
 
@@ -81,7 +83,7 @@ PLACES = {OwnTraining: "training.", Decomposition: "decomposition."}
 @pytest.mark.parametrize(("part", "name", "value"), WRONG)
 def test_options_of_representations(part: type, name: str, value: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"^representation\.{PLACES.get(part, '')}{name}: expected .*; got {value}"
+        ValueError, match=rf"^representation\.{PLACES.get(part, '')}{name}: expected .*got '?{value}"
     ):
         part(**{name: value})
 

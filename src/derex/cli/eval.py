@@ -12,6 +12,7 @@ import tyro
 from derex.cli.parsing import check_checkpoint, check_seed, parse
 from derex.cli.tables import print_table
 
+MOST_EPISODES = 10_000_000
 EXAMPLES = (
     "derex eval runs/chain",
     "derex eval runs/chain --episodes 1000 --checkpoint best --greedy",
@@ -40,8 +41,8 @@ class Eval:
     """of the environment's and the policy's randomness"""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ValueError(f"--episodes: expected at least 1, got {self.episodes}.")
+        if not 1 <= self.episodes <= MOST_EPISODES:
+            raise ValueError(f"--episodes: expected 1 to {MOST_EPISODES}, got {self.episodes}.")
         check_checkpoint(self.checkpoint)
         check_seed(self.seed)
 

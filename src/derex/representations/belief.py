@@ -26,7 +26,7 @@ from derex.representations.base import (
     View,
     track_nothing,
 )
-from derex.representations.checks import check_weights
+from derex.representations.checks import check_weights, named
 from derex.representations.decomposed import Decomposition
 
 
@@ -70,6 +70,8 @@ class BeliefForm:
 
     def __post_init__(self) -> None:
         check_weights("", lambda_b=self.lambda_b, weight=self.weight)
+        with named(""):
+            self.future()
 
     def future(self) -> Future:
         """What histories are paired with."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 LARGEST_COUNT = 1 << 20
@@ -12,6 +14,15 @@ def check(name: str, value: Any, good: bool, expected: str) -> None:
     """Raises `ValueError` unless it is good; `name` is that within the representation."""
     if not good:
         raise ValueError(f"representation.{name}: expected {expected}; got {value!r}.")
+
+
+@contextmanager
+def named(prefix: str) -> Iterator[None]:
+    """What is refused inside, by its name alone, is named within the representation."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"representation.{prefix}{error}") from error
 
 
 def check_counts(prefix: str, **values: int) -> None:

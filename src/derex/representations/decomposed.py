@@ -25,7 +25,7 @@ from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.pairs import sigma_hat
 from derex.decomposition.ritz import ritz_bonus, spanned_sigma, whitened
 from derex.networks.futures import halves_of
-from derex.representations.checks import check, check_counts, check_weights
+from derex.representations.checks import check, check_counts, check_weights, named
 from derex.representations.episodic import begin_episodes, newness
 
 AGENT_SIGMA_FLOOR = (
@@ -87,7 +87,8 @@ class Decomposition:
         check("decomposition.limit", self.limit, self.limit > 0.0, "a number above 0, or inf")
         decay = self.statistics_decay
         check("decomposition.statistics_decay", decay, 0.0 <= decay <= 1.0, "a number in [0, 1]")
-        self.loss  # noqa: B018  refuses an objective and a penalty that there are not
+        with named("decomposition."):  # an objective or a penalty that there is not
+            make_objective(self.objective, self.k, self.lambda_r, self.limit)
 
     @property
     def loss(self) -> Objective:

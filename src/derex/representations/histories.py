@@ -27,7 +27,7 @@ from derex.representations.base import (
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.checks import check_counts, check_weights
+from derex.representations.checks import check_counts, check_weights, named
 from derex.representations.decomposed import Decomposition
 from derex.representations.own import OwnTraining
 from derex.types import Trajectories
@@ -68,6 +68,8 @@ class HistoriesForm:
     def __post_init__(self) -> None:
         check_counts("", width=self.width)
         check_weights("", lambda_b=self.lambda_b)
+        with named(""):
+            self.future()
 
     def future(self) -> Future:
         """What histories are paired with."""

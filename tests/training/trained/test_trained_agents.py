@@ -227,7 +227,7 @@ def test_video_from_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("eval", "{run}", "--episodes", "0"), "--episodes: expected at least 1, got 0"),
+        (("eval", "{run}", "--episodes", "0"), "--episodes: expected 1 to 10000000, got 0"),
         (("eval", "{run}", "--seed", "-1"), "--seed: expected 0 or more"),
         (("eval", "{run}", "--checkpoint", "7"), "has those of the steps"),
         (("eval", "{run}", "--checkpoint", "newest"), "--checkpoint: expected latest, best, or a step"),
