@@ -56,9 +56,17 @@ def test_what_stands_behind_an_at_goes_to_every_task() -> None:
         tasks_of("babyai-8@3")
 
 
-@pytest.mark.parametrize("name", ["catch,", ",catch", "catch,,recall-2", "", " , "])
+@pytest.mark.parametrize("name", ["catch,", ",catch", "catch,,recall-2", " , "])
 def test_empty_items_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"name: .* has a comma with nothing before or behind it"):
+        tasks_of(name)
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_no_name_at_all_is_refused(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"name: expected the name of an environment, such as 'catch'; got none"
+    ):
         tasks_of(name)
 
 
