@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"derex needs Python >= 3.11; {sys.executable} is {v[0]}.{v[1]}. Use: make PYTHON=python3.12 ...")'
 	@echo "Setting up $(VENV) (about a minute, once)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements.lock
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
 	@touch $@
 
