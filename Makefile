@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := $(VENV)/.oracle
 SUITES := $(VENV)/.suites
+EVERYTHING := $(VENV)/.everything
 OUT ?= results
 
 .DEFAULT_GOAL := help
@@ -31,6 +32,10 @@ $(SUITES): requirements-envs.lock $(READY)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements-envs.lock
 	@touch $@
 
+$(EVERYTHING): requirements-everything.lock $(ORACLE) $(SUITES)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-deps -r requirements-everything.lock
+	@touch $@
+
 demo: $(READY)  ## the paper's Figures 2 and 3, quick: pictures, numbers and a page to open
 	@$(BIN)/derex demo --out $(OUT)/demo
 
@@ -38,7 +43,7 @@ test: $(READY) $(ORACLE) $(SUITES)  ## lint, types and the test suite
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
-test-all: $(READY) $(ORACLE) $(SUITES)  ## everything, the slow tests too
+test-all: $(READY) $(EVERYTHING)  ## every suite and logger, and the slow tests too
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -54,13 +59,15 @@ format: $(READY)  ## rewrite in the house style
 COMPILE := uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml
 
-# What a lock adds to requirements.lock, with the versions that are there.
-ADDED = -c requirements.lock $$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.lock)
+# What a lock adds to others, with the versions that are there.
+added = $(foreach other,$(1),-c $(other)) $$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' $(1))
 
-lock:  ## resolve pyproject.toml again into the three requirements*.lock (needs uv)
+lock:  ## resolve pyproject.toml again into the four requirements*.lock (needs uv)
 	$(COMPILE) --extra dev -o requirements.lock
-	$(COMPILE) --extra oracle -o requirements-oracle.lock $(ADDED)
-	$(COMPILE) --extra envs -o requirements-envs.lock $(ADDED)
+	$(COMPILE) --extra oracle -o requirements-oracle.lock $(call added,requirements.lock)
+	$(COMPILE) --extra envs -o requirements-envs.lock $(call added,requirements.lock)
+	$(COMPILE) --extra everything -o requirements-everything.lock \
+	  $(call added,requirements.lock requirements-oracle.lock requirements-envs.lock)
 
 clean:  ## remove .venv and results
 	rm -rf $(VENV) results build dist
