@@ -1,5 +1,7 @@
 """Vector environments in all three modes of resetting, step by step against single environments."""
 
+import threading
+from concurrent import futures
 from typing import Any
 
 import gymnasium
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from derex.envs.host import VectorPool, VectorStreams, empty_steps
+from derex.envs.host import VectorPool, VectorStreams, WorkerFailed, empty_steps
 from derex.envs.host.stream import episode_seed
 from derex.types import Discrete, EnvironmentSpec, TimeStep
 
@@ -151,3 +153,67 @@ def test_a_limit_that_cannot_be_kept_is_an_error() -> None:
     assert streams.step(np.zeros(1, int)).truncated
     with pytest.raises(ValueError, match="Let it reset in mode NextStep with its own time limit"):
         streams.step(np.zeros(1, int))
+
+
+class Faulty(NoOptions):
+    """Raises, or hangs until it is let go."""
+
+    def __init__(self, fault: Any, closing: Any = lambda: None):
+        self.spec, self.step, self.close = spec_of(9), fault, closing
+
+
+def failed_pool(vector: Any, **options: Any) -> tuple[VectorPool, str, list[dict[str, Any]]]:
+    """A pool after its first step, what it raised and what it told."""
+    events: list[dict[str, Any]] = []
+    told = lambda event, **details: events.append(details | {"event": event})  # noqa: E731
+    pool = VectorPool(lambda n, seed: vector, [(0,)], (1,), tell=told, **options)
+    into = empty_steps(pool.spec, 1)
+    pool.send(0)
+    pool.receive(0, into)
+    pool.send(0, np.zeros(1, int))
+    with pytest.raises(WorkerFailed) as failure:
+        pool.receive(0, into)
+    return pool, str(failure.value), events
+
+
+def test_what_a_vector_raises_is_told_with_its_traceback() -> None:
+    """A time-out of its own is no answer that is late; that it cannot be closed afterwards is not what matters."""
+
+    def asleep(actions: Any) -> Any:
+        raise TimeoutError("the dragon is asleep")
+
+    def broken() -> None:
+        raise OSError("closed already")
+
+    pool, said, (event,) = failed_pool(Faulty(asleep, broken), timeout=60.0)
+    pool.close()
+    assert "env: cart raised TimeoutError: the dragon is asleep. It steps many at once within this" in said
+    assert "Its own traceback:\nTraceback" in said
+    assert ", in asleep" in said
+    assert (event["event"], event["worker"], event["streams"], event["env"]) == (
+        "worker failed",
+        0,
+        1,
+        "cart",
+    )
+    assert event["why"] == "raised TimeoutError: the dragon is asleep"
+    assert ", in asleep" in event["trace"]
+
+
+def test_a_vector_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not closed; whoever closes it has waited already."""
+    woken, closed, waited = threading.Event(), [], []
+
+    def noting(asked: Any, timeout: float) -> Any:
+        waited.append(timeout)
+        return futures.wait(asked, timeout)
+
+    monkeypatch.setattr("derex.envs.host.vector.wait", noting)
+    hanging = Faulty(lambda actions: woken.wait(60), lambda: closed.append("closed"))
+    pool, said, (event,) = failed_pool(hanging, timeout=0.5)
+    pool.close()
+    woken.set()
+    assert "env: cart gave no answer within 0.5 s (--worker-timeout). It steps many" in said
+    assert event["why"] == "gave no answer within 0.5 s (--worker-timeout)"
+    assert waited == [0.5, 0.5, 0.0]
+    assert not closed

@@ -1,5 +1,6 @@
 """Training on host environments: the same learner, from what workers gathered with the policy of one update before."""
 
+import importlib
 import json
 import os
 import signal
@@ -254,6 +255,37 @@ def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
     assert "derex: error: env: a worker of pretend raised RuntimeError: the dragon is asleep" in said
     assert "\n  File " in said  # the traceback as it is, not on one line
     assert steps_saved(tmp_path)[-1] > saved
+
+
+def test_a_library_that_steps_many_and_raises_ends_a_run_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs within this process: there is no worker to start again, but there is what was learnt."""
+    many: Any = importlib.import_module("pretend_many_tasks")
+    monkeypatch.setitem(registry.SUITES, "many", registry.Suite("pretend_many_tasks", "", "", "", True))
+    works, calls = many.make_many, []
+
+    def breaking(name: str, n: int, seed: int) -> Any:
+        vector = works(name, n, seed)
+        steps = vector.step
+
+        def step(actions: Any) -> Any:
+            calls.append(len(actions))
+            if len(calls) > 4 * AGENT.unroll:  # of two groups: in the third unroll
+                raise RuntimeError("the dragon is asleep")
+            return steps(actions)
+
+        vector.step = step
+        return vector
+
+    monkeypatch.setattr(many, "make_many", breaking)
+    config = replace(tiny(tmp_path), env="many:small")
+    with pytest.raises(WorkerFailed, match=r"(?s)own name of small raised Runtime.*traceback:.*the dragon"):
+        train(config)
+    assert steps_saved(tmp_path)[-1] == 2 * STEPS
+    (event,) = events_of(tmp_path)
+    assert (event["event"], event["step"]) == ("worker failed", STEPS)
+    assert "the dragon is asleep" in event["trace"]
 
 
 def test_evaluation_plays_whole_episodes(whole: Path) -> None:

@@ -30,7 +30,7 @@ Source = Callable[[], HostEnvironment]
 
 
 class WorkerFailed(ChildProcessError):
-    """A worker had to be started again more often than is allowed."""
+    """A worker had to be started again more often than is allowed, or what steps many in this process has failed."""
 
 
 @dataclass(frozen=True)

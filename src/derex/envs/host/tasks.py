@@ -118,7 +118,7 @@ def open_streams(
         keys: what the episodes of each stream are seeded from.
         groups: how many streams are stepped together.
         options: of the workers.
-        tell: is told of every restart.
+        tell: is told of every restart, and of the fault that ends a run.
         stagger: start the time limit's counter of each first episode anywhere in [0, horizon), so that streams in
             workers do not come to their ends, and begin anew, all at the same time.
         begun: how many episodes of each stream were begun before.
@@ -126,7 +126,7 @@ def open_streams(
     """
     begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
     if task.many is not None:
-        return VectorPool(task.many, keys, groups, begun, task.layout, options.timeout)
+        return VectorPool(task.many, keys, groups, begun, task.layout, options.timeout, tell)
     tasks = task.tasks or (task,)
     streams = np.arange(len(keys)) if numbers is None else np.asarray(numbers)
     places = assigned([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
@@ -178,11 +178,8 @@ def _joined(
             rows, within, sizes = _rows_of(places, [place])
             own = wanted.some(rows)
             assert task.many is not None
-            members.append(
-                Member(
-                    VectorPool(task.many, own.keys, sizes, own.begun, task.layout, options.timeout), within
-                )
-            )
+            pool = VectorPool(task.many, own.keys, sizes, own.begun, task.layout, options.timeout, tell)
+            members.append(Member(pool, within))
         others = [place for place in tasks if place not in by_library]
         if others:
             rows, within, sizes = _rows_of(places, others)

@@ -14,9 +14,10 @@ Letters in shapes: n environments.
 from __future__ import annotations
 
 import inspect
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -149,16 +150,19 @@ class VectorPool:
         begun: Int[np.ndarray, " n"] | None = None,
         layout: Layout | None = None,
         timeout: float | None = None,
+        tell: Callable[..., None] = lambda event, **details: None,
     ):
         """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`.
 
-        A `layout` says how what it shows becomes what is filled in, where that has more parts.
+        A `layout` says how what it shows becomes what is filled in, where that has more parts; `tell` is told of the
+        fault that ends a run.
         """
         begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
         self.groups, self._layout = groups, layout
         self._streams: list[VectorStreams] = []
-        self._timeout = timeout
+        self._timeout, self._tell = timeout, tell
         self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
+        self._sent = [0.0] * len(groups)  # when, by the monotonic clock
         start = 0
         try:
             for size in groups:
@@ -180,6 +184,7 @@ class VectorPool:
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
         """Has the streams of a group stepped; without actions, for the very first step of all."""
         streams = self._streams[group]
+        self._sent[group] = time.monotonic()
         if actions is None:
             self._asked[group] = _in_a_thread(streams.begin)
         else:
@@ -188,16 +193,20 @@ class VectorPool:
     def receive(
         self, group: int, into: Steps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
-        """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault."""
+        """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault.
+
+        Raises:
+            WorkerFailed: the environment has raised, or gives no answer.
+        """
         asked = self._asked[group]
         assert asked is not None
-        try:
-            step, seen = asked.result(self._timeout), self._layout
-        except FutureTimeout as error:
-            raise WorkerFailed(
-                f"env: {self.spec.name} gave no answer within {self._timeout:g} s (--worker-timeout). It runs within "
-                "this process, so that it cannot be started again."
-            ) from error
+        wait([asked], self._timeout)
+        if not asked.done():
+            raise self._failed(group, f"gave no answer within {self._timeout:g} s (--worker-timeout)")
+        error = asked.exception()
+        if isinstance(error, Exception):
+            raise self._failed(group, *_told(error)) from error
+        step, seen = asked.result(), self._layout
         shown = seen.padded_rows(step.observation, len(step.first)) if seen else step.observation
         for array, leaf in zip(into.observation, jax.tree.leaves(shown), strict=True):
             array[...] = leaf
@@ -206,13 +215,43 @@ class VectorPool:
         return np.zeros(len(step.first), bool)
 
     def close(self) -> None:
-        """Closes all but what hangs; harmless when repeated."""
+        """Closes all but what hangs; harmless when repeated.
+
+        A group has its time-out from when it was asked: one that was waited for in vain is not waited for again.
+        """
         while self._streams:
-            streams, asked = self._streams.pop(), self._asked.pop()
-            if asked is not None:
-                wait([asked], self._timeout)
-            if asked is None or asked.done():
+            streams, asked, sent = self._streams.pop(), self._asked.pop(), self._sent.pop()
+            if asked is None:
                 streams.close()
+                continue
+            left = None if self._timeout is None else max(sent + self._timeout - time.monotonic(), 0.0)
+            wait([asked], left)
+            if asked.done():
+                _close_after(asked, streams)
+
+    def _failed(self, group: int, why: str, trace: str = "") -> WorkerFailed:
+        """What ends the run; whoever listens is told first."""
+        details = {"worker": group, "why": why, "streams": self.groups[group], "env": self.spec.name}
+        self._tell("worker failed", **details, trace=trace)
+        return WorkerFailed(
+            f"env: {self.spec.name} {why}. It steps many at once within this process, and cannot be started again."
+            + (f" Its own traceback:\n{trace.rstrip()}" if trace else "")
+        )
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """In a few words, and all of it."""
+    trace = "".join(traceback.format_exception(error))
+    return f"raised {trace.strip().splitlines()[-1]}", trace
+
+
+def _close_after(asked: Future[TimeStep], streams: VectorStreams) -> None:
+    """Once its step is done; where that raised, it is what is told, not that closing failed as well."""
+    try:
+        streams.close()
+    except Exception:
+        if asked.exception() is None:
+            raise
 
 
 def _in_a_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
