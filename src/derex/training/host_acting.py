@@ -137,13 +137,21 @@ class HostActor:
             self._counters[g].add(self._now[g], cut)
 
     def _arrive(self, g: int, steps: Steps, t: int) -> None:
-        """Fills in step t; step 0 is the last of the unroll before."""
+        """Fills in step t; step 0 is the last of the unroll before.
+
+        The pool ends an episode that a fault has cut one step late, by showing its last observation again: nothing led
+        there, and the action before it was never executed. Here the episode is truncated where it was really last seen
+        and bootstrapped with the value of that, and the step shown again stands alone: no transition leads to it or
+        from it, for the agent or for representations. An unroll that ends with the real one is bootstrapped there.
+        """
         if t == 0:
             for array, now in zip(jax.tree.leaves(steps), jax.tree.leaves(self._now[g]), strict=True):
                 array[0] = now
             return
         here, before = steps.at(t), steps.at(t - 1)
-        self._counters[g].add(here, self._pool.receive(g, here, before.observation))
+        cut = self._pool.receive(g, here, before.observation)
+        self._counters[g].add(here, cut)
+        before.truncated[cut] = here.first[cut] = True
 
     def _shown(self, seen: Steps, t: int) -> tuple[Any, Any]:
         """Observation and `first` of step t, of steps with the seeds in front."""
