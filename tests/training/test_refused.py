@@ -27,6 +27,7 @@ from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 from derex.training import TrainConfig, load_config, train
 from derex.training.config import from_plain, to_plain
+from derex.training.manifest import write_manifest
 from derex.training.resuming import OtherRunError
 from derex.training.trained import restore_agents
 
@@ -59,6 +60,17 @@ def edit(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads((run / "config.json").read_text())
     change(content)
     (run / "config.json").write_text(json.dumps(content))
+
+
+def edit_all(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Its checkpoints too, as if they had been saved so."""
+    edit(run, change)
+    for path in run.glob("checkpoints/*/manifest.json"):
+        content = json.loads(path.read_text())
+        change(content)
+        path.unlink()
+        path.with_suffix(".sha256").unlink()
+        write_manifest(path.parent, content)
 
 
 WRONG: list[tuple[type, str, Any]] = [
@@ -100,9 +112,11 @@ def test_numbers_of_agents_beyond_all_measure(name: str) -> None:
         from_plain(AgentConfig(), {name: 10**9})
 
 
-def test_a_core_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match=r"^agent\.core: expected one of lstm, feed-forward, got gru"):
-        AgentConfig(core="gru")
+def test_a_core_that_there_is_not(tmp_path: Path) -> None:
+    config = TrainConfig("catch", tmp_path / "run", "vmpo", agent=AgentConfig(core="gru"))
+    with pytest.raises(ValueError, match=r"^agent\.core: expected one of lstm, feed-forward; got 'gru'"):
+        train(config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_infinite_limit_is_written_and_read() -> None:
@@ -194,6 +208,16 @@ def test_a_config_that_was_edited_is_refused_by_field(run: Path) -> None:
     ):
         train(asked)
     assert contents(run) == before
+
+
+def test_a_run_of_an_older_version_goes_on(run: Path) -> None:
+    """It had no field that was added later; but what config.json says since is held to the default."""
+    edit_all(run, lambda content: content["config"]["agent"].pop("reward_floor"))
+    edit_all(run, lambda content: content["config"].pop("max_skipped"))
+    assert train(replace(load_config(run), out=run, steps=3 * UPDATE)).final[0]["step"] == 3 * UPDATE
+    edit(run, lambda content: content["config"]["agent"].update(reward_floor=0.5))
+    with pytest.raises(OtherRunError, match=r"agent\.reward_floor was 0\.0, now 0\.5"):
+        train(replace(load_config(run), out=run, steps=4 * UPDATE))
 
 
 @pytest.mark.parametrize(("command", "name"), [("video", "a.gif"), ("export", "model"), ("plot", "a.png")])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from derex.training.belonging import differences, foreign_options, that_may_not_change
 from derex.training.checkpoints import Found, find_checkpoint, path_of, steps_saved
 from derex.training.config import TrainConfig
 from derex.training.folder import (
     CHECKPOINTS,
     METRICS,
-    SAVING,
-    WORKERS,
     add_event,
     add_resumed,
     check_folder,
@@ -27,8 +25,6 @@ from derex.training.folder import (
     remove_leftovers,
     write_config,
 )
-
-MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING, *WORKERS)
 
 
 class OtherRunError(FileExistsError):
@@ -105,20 +101,8 @@ def carry_out(plan: Plan) -> None:
     add_event(folder, "resumed", step=step)
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Options with other values, by dotted name: [before, now], as JSON has them."""
-    found = {}
-    for name in sorted(before.keys() | now.keys()):
-        old, new = (json.loads(json.dumps(options.get(name))) for options in (before, now))
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= differences(old, new, f"{prefix}{name}.")
-        elif old != new:
-            found[f"{prefix}{name}"] = [old, new]
-    return found
-
-
 def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
-    if each := _that_may_not_change(changed):
+    if each := that_may_not_change(changed):
         raise OtherRunError(
             f"--out: {folder} holds a run with other options: {each}. Give the same, choose another folder, or begin "
             "again with --overwrite."
@@ -127,17 +111,11 @@ def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
 
 def _refuse_edited(folder: Path, found: Found, earlier: TrainConfig) -> None:
     """config.json has to say what the checkpoint was made with; somebody may have changed it."""
-    if each := _that_may_not_change(differences(found.manifest["config"], plain_options(earlier))):
+    if each := foreign_options(found.manifest["config"], plain_options(earlier)):
         raise OtherRunError(
             f"--out: config.json of {folder} is not what its checkpoint was made with: {each}. Put it back as it was, "
             "or begin again with --overwrite."
         )
-
-
-def _that_may_not_change(changed: dict[str, Any]) -> str:
-    """In words."""
-    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
-    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
 
 
 def _set_aside_damaged(folder: Path, step: int) -> None:
