@@ -36,13 +36,17 @@ def three() -> MultiTask:
 
 
 def test_sets_have_their_tasks() -> None:
-    sizes = {"babyai-8": 8, "babyai-8-envpool": 8, "dmlab30": 30, "hard8": 8}
+    sizes = {"babyai-8": 8, "babyai-8-envpool": 8, "dmlab30": 30, "dmlab30-test": 30, "hard8": 8}
     assert {name: len(tasks_of(name)) for name in SETS} == sizes
     assert tasks_of("babyai-8")[-1] == "babyai:BabyAI-SynthS5R2-v0"
     levels = [[task.partition(":")[2] for task in tasks_of(f"babyai-8{how}")] for how in ("", "-envpool")]
     assert levels[0] == levels[1]
     assert [task.partition(":")[0] for task in tasks_of("babyai-8-envpool")] == ["envpool"] * 7 + ["babyai"]
     assert tasks_of("dmlab30")[0] == "dmlab:rooms_collect_good_objects_train"
+    both = [set(tasks_of(name)) for name in ("dmlab30", "dmlab30-test")]
+    levels = ("rooms_collect_good_objects", "rooms_exploit_deferred_effects")
+    for own, other, how in zip(both, reversed(both), ("_train", "_test"), strict=True):
+        assert own - other == {f"dmlab:{level}{how}" for level in levels}
     assert "hard8:throw_across" in tasks_of("hard8")
 
 

@@ -148,6 +148,15 @@ def test_levels_of_deepmind_lab_are_scored_relative_to_people() -> None:
     assert "human_normalised" not in over_tasks({"catch": row(1.0)})
 
 
+def test_a_level_by_itself_is_scored_relative_to_people_too() -> None:
+    sums = sums_of([2, 0], [2 * 29.0325, 0], [8, 0], [0, 0])
+    reading = reading_of([spec_of("x", None)], sums)._replace(assigned=None)
+    (line,) = lines_of(reading, spec_of("dmlab:rooms_watermaze@9", None), 96, (5,), {})
+    assert (line["return"], line["human_normalised"]) == (pytest.approx(29.0325), pytest.approx(50.0))
+    (line,) = lines_of(reading, spec_of("catch", None), 96, (5,), {})
+    assert "human_normalised" not in line
+
+
 def test_loggers_get_the_numbers_of_each_task() -> None:
     line = {
         "step": 3,

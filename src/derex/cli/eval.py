@@ -16,6 +16,7 @@ MOST_EPISODES = 10_000_000
 EXAMPLES = (
     "derex eval runs/chain",
     "derex eval runs/chain --episodes 1000 --checkpoint best --greedy",
+    "derex eval runs/lab --on dmlab30-test",
 )
 
 
@@ -35,6 +36,9 @@ class Eval:
     env: str | None = None
     """where the run's environment is your own code, such as jax:package.module:Class; it is imported only when you name
     it"""
+    on: str | None = None
+    """another environment, set or list to play than the run's own, such as dmlab30-test; it has to show what the run
+    saw, and to have its actions"""
     greedy: bool = False
     """the likeliest action at each step, rather than one drawn from the policy"""
     seed: int = 0
@@ -48,24 +52,28 @@ class Eval:
 
 
 def run(arguments: list[str]) -> int:
-    """`derex eval DIR [--episodes 100] [--checkpoint latest|best|STEP] [--greedy] [--seed 0]`."""
+    """`derex eval DIR [--episodes 100] [--checkpoint latest|best|STEP] [--on NAME] [--greedy] [--seed 0]`."""
     options = parse(Eval, arguments, "derex eval", EXAMPLES)
 
     from derex.training import evaluate
+    from derex.training.elsewhere import playing
     from derex.training.trained import restore_agents
 
     agents = restore_agents(options.dir, options.checkpoint, options.env)
     evaluate.read_evaluations(options.dir)  # a file that could not be added to is refused before the work
+    agents = playing(agents, options.on) if options.on is not None else agents
     for problem in agents.problems:
         print(f"derex: {problem}; an earlier checkpoint is used", file=sys.stderr)
     played = evaluate.evaluate(agents, options.episodes, greedy=options.greedy, seed=options.seed)
     summary = evaluate.summarise(agents, played)
     print_table(*table_of(summary))
-    asked = {"episodes": options.episodes, "greedy": options.greedy, "seed": options.seed}
+    env = agents.on or agents.env
+    asked = {"env": env, "episodes": options.episodes, "greedy": options.greedy, "seed": options.seed}
     written = evaluate.save_evaluation(options.dir, agents.step, asked | summary)
     how = "likeliest actions" if options.greedy else "actions drawn from the policy"
     each = "each seed and task" if len(agents.tasks) > 1 else "each seed"
-    print(f"\n{options.episodes} episodes of {each} at step {agents.step}, {how}; in\n  {written}")
+    where = f" on {env}" if agents.on else ""
+    print(f"\n{options.episodes} episodes of {each}{where} at step {agents.step}, {how}; in\n  {written}")
     return 0
 
 

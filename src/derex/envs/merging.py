@@ -85,6 +85,11 @@ def parts_of(spec: EnvironmentSpec) -> dict[str, Any]:
     return {"/".join(_word(step) for step in path) or WHOLE: part for path, part in leaves}
 
 
+def fits(part: Any, into: Any) -> bool:
+    """Whether a part, padded, can stand where another was."""
+    return _joined(into, part) == into
+
+
 def layout(spec: EnvironmentSpec, parts: dict[str, Any]) -> Layout:
     """Of one of the tasks that `parts` were merged from."""
     return Layout(tuple(parts_of(spec)), parts)

@@ -48,14 +48,24 @@ def _dmlab30() -> tuple[str, ...]:
     return tuple(f"dmlab:{level}" for level in levels)
 
 
+def _dmlab30_test() -> tuple[str, ...]:
+    levels = importlib.import_module("derex.envs.suites.dmlab_levels").held_out_levels()
+    return tuple(f"dmlab:{level}" for level in levels)
+
+
 def _hard8() -> tuple[str, ...]:
     return tuple(f"hard8:{level}" for level in importlib.import_module("derex.envs.suites.hard8").LEVELS)
 
 
 SETS: dict[str, TaskSet] = {
     "babyai-8": TaskSet("eight levels of BabyAI, one room to several, told in words", _babyai),
-    "babyai-8-envpool": TaskSet("the same, seven of them stepped many times faster by envpool", _babyai_envpool),
+    "babyai-8-envpool": TaskSet(
+        "the same, seven of them stepped many times faster by envpool", _babyai_envpool
+    ),
     "dmlab30": TaskSet("the 30 levels of DMLab-30, to train on; dmlab30@9: with 9 actions", _dmlab30, True),
+    "dmlab30-test": TaskSet(
+        "the same, the held-out ones where there are, to score under", _dmlab30_test, True
+    ),
     "hard8": TaskSet("the eight levels of DM-Hard-8; hard8@host:port", _hard8, True),
 }
 

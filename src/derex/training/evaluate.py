@@ -30,6 +30,7 @@ from derex.envs.interface import Environment
 from derex.envs.suites.dmlab_levels import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
+from derex.report.runs import CONFIG
 from derex.report.scores import Interval, over_seeds
 from derex.training.folder import EVALUATIONS, WORKERS
 from derex.training.host_playing import play_episodes
@@ -71,7 +72,7 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
     """Play exactly `episodes` whole episodes with every seed of a run, in each of its tasks.
 
     Args:
-        agents: from `restore_agents`.
+        agents: from `restore_agents`; in other environments than their own: `derex.training.elsewhere.playing`.
         episodes: of each seed, and of each task where there are several.
         greedy: take the likeliest action rather than draw one.
         seed: of the environment's and the policy's randomness.
@@ -233,17 +234,21 @@ def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def save_evaluation(folder: Path, step: int, entry: dict[str, Any]) -> Path:
-    """Adds an evaluation to eval.json under its step; one with the same options takes the place of the earlier."""
+    """Adds an evaluation to eval.json under its step; one with the same options takes the place of the earlier.
+
+    Those that do not say what was played (`env`), as earlier versions wrote them, are of the run's own environment.
+    """
     content = read_evaluations(folder)
-    others = [one for one in content.get(str(step), []) if _options(one) != _options(entry)]
+    own = (read_json(folder / CONFIG) or {}).get("config", {}).get("env")
+    others = [one for one in content.get(str(step), []) if _options(one, own) != _options(entry, own)]
     steps = content | {str(step): [*others, entry]}
     ordered = {step: steps[step] for step in sorted(steps, key=lambda step: (len(step), step))}
     text = json.dumps(ordered, indent=1, allow_nan=False) + "\n"
     return write_atomically(folder / EVALUATIONS, text.encode())
 
 
-def _options(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(entry.get(name) for name in ("episodes", "greedy", "seed"))
+def _options(entry: dict[str, Any], own: str | None) -> tuple[Any, ...]:
+    return entry.get("env", own), *(entry.get(name) for name in ("episodes", "greedy", "seed"))
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from derex.envs.multitask import Assigned
 from derex.report.data import spearman
 from derex.training.loop import CAUSES, Skips, Training, TrainState
-from derex.training.tasks import TASKS, over_tasks
+from derex.training.tasks import TASKS, over_tasks, with_human_score
 from derex.types import EnvironmentSpec
 
 
@@ -92,7 +92,7 @@ def _episodes_of(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[st
     sums = {name: np.asarray(part[place]) for name, part in reading.episodes._asdict().items()}
     tasks = reading.assigned
     if tasks is None:
-        return _episodes(sums, spec)
+        return with_human_score(spec.name, _episodes(sums, spec))
     return over_tasks(
         {
             own.name: _episodes({name: part[tasks.task == k] for name, part in sums.items()}, own)

@@ -44,6 +44,8 @@ class TrainedAgents:
         seeds: the seeds.
         step: environment steps of each at the checkpoint.
         problems: what was wrong with checkpoints that would have been chosen before this one.
+        on: the name of what they are to play, where that is not what they were trained on.
+        elsewhere: its tasks, by name (`derex.training.elsewhere.playing`).
     """
 
     folder: Path
@@ -54,11 +56,18 @@ class TrainedAgents:
     seeds: tuple[int, ...]
     step: int
     problems: tuple[str, ...] = ()
+    on: str | None = None
+    elsewhere: dict[str, Environment | HostTask] | None = None
+
+    @property
+    def env(self) -> str:
+        """The name of what they were trained on."""
+        return self.content["config"]["env"]
 
     @property
     def tasks(self) -> dict[str, Environment | HostTask]:
-        """What it was trained on, one by one: several where the environment is a set of tasks."""
-        return {task.spec.name: task for task in tasks_in(self.environment)}
+        """What is played, one by one: several where the environment is a set of tasks."""
+        return self.elsewhere or {task.spec.name: task for task in tasks_in(self.environment)}
 
     @property
     def policy(self) -> Policy:

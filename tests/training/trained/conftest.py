@@ -12,9 +12,9 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
-from derex.envs import make
 from derex.training.checkpoints import Snapshot, write_checkpoint
 from derex.training.config import to_plain
+from derex.training.making import make_environment
 from derex.training.trained import NETWORK, arrays_of, network_shape
 
 SEEDS = (3, 4)
@@ -25,7 +25,7 @@ RUNS = {"feed-forward": "catch", "lstm": "rooms-chain-2-hidden", "gaussian": "po
 
 def fresh_networks(env: str, agent: AgentConfig, seeds: tuple[int, ...], step: int) -> AgentNetwork:
     """One for each seed, side by side, other ones at each step; random numbers throughout."""
-    spec = make(env).spec
+    spec = make_environment(env, agent).spec
     leaves, tree = jax.tree.flatten(network_shape(spec.observation, policy_for(spec.action), agent))
     rng = np.random.default_rng(step)
     return jax.tree.unflatten(

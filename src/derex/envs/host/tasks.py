@@ -68,7 +68,7 @@ def host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -
     """
     own = [host_task(each) if registry.is_host(each) else _jax_task(each) for each in names]
     spec = merged(name, [task.spec._replace(name=task.name) for task in own])
-    tasks = tuple(_padded(task, spec.observation, previous_reward) for task in own)
+    tasks = tuple(padded_task(task, spec.observation, previous_reward) for task in own)
     spec = with_previous_reward(spec) if previous_reward else spec
     return HostTask(name, tasks[0].source, spec, tasks=tasks)
 
@@ -78,8 +78,8 @@ def _jax_task(name: str) -> HostTask:
     return HostTask(name, partial(JaxTask, name), spec)
 
 
-def _padded(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
-    """The task with the parts of all; a library that steps many at once does not show the reward."""
+def padded_task(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
+    """The task with the parts of all tasks; a library that steps many at once does not show the reward."""
     source: Source = partial(made_padded, task.name, task.source, parts)
     spec = task.spec._replace(name=task.name, observation=parts)
     if previous_reward:
