@@ -39,6 +39,7 @@ class Pretend:
     wrong: bool = False
     """its observations are not what its spec says"""
     fault: str = ""
+    """one of `FAULTS`; or several, `kill|raise`, one of which is drawn"""
     chance: float = 0.0
     """of failing, at each step"""
     at: int = -1
@@ -71,7 +72,8 @@ class Pretend:
     def act(self, action: np.ndarray) -> HostStep:
         assert 0 <= self._time < self.length
         if self._faulty and (self._time == self.at or self._chance.random() < self.chance):
-            fail(self.fault)
+            kinds = self.fault.split("|")
+            fail(kinds[0] if len(kinds) == 1 else str(self._chance.choice(kinds)))
         self._action = float(np.sum(action))
         self._time, self._total = self._time + 1, self._total + self._action
         ended = self._time == self.length

@@ -1,12 +1,12 @@
 """Workers that die, hang or raise: their episodes end where they were last seen, the rest goes on as if nothing was."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ledger import Ledger, written  # type: ignore[missing-import]
 from pretend_envs import FAULTS, Pretend, spec_of  # type: ignore[missing-import]
 from test_host_pool import assert_same, single_stream, walked  # type: ignore[missing-import]
 
@@ -139,31 +139,6 @@ def test_steps_give_restarts_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pool.restarts == 3
 
 
-class Ledger:
-    """Which episodes of each stream the parent has seen begin, by their seeds, and how each went."""
-
-    def __init__(self, key: int, n: int):
-        self.key, self.numbers, self.open = key, [0] * n, [-1] * n
-        self.counted: list[int] = []
-        self.cut: list[int] = []
-
-    def add(self, row: int, first: bool, last: bool, cut: bool, shown: float) -> None:
-        if first:
-            assert self.open[row] < 0, "an episode begins while another is open"
-            self.open[row] = self._next(row, shown)
-        if cut or last:
-            (self.cut if cut else self.counted).append(self.open[row])
-            self.open[row] = -1
-
-    def _next(self, row: int, shown: float) -> int:
-        """The seed of the stream's next episode that shows this number; those before it nobody has seen."""
-        while True:
-            seed = episode_seed((self.key, row), self.numbers[row])
-            self.numbers[row] += 1
-            if np.float32(seed / 2**31) == shown:
-                return seed
-
-
 @pytest.mark.parametrize("steps", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path: Path) -> None:
     """p = 0.005 a step; environments write down what they begin and finish, the parent what it sees: every episode is
@@ -177,14 +152,11 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
     told: list[str] = []
     rng = np.random.default_rng(0)
     counters = [EpisodeCounter(np.zeros(size, bool), 2.5) for size in groups]
-    ledger = Ledger(3, n)
+    ledger = Ledger([(3, b) for b in range(n)])
 
     def note(group: int, step: Steps, cut: Any) -> None:
         counters[group].add(step, cut)
-        for place in range(groups[group]):
-            shown = step.observation[0][place][0]
-            first, last, gone = (bool(of[place]) for of in (step.first, step.last, cut))
-            ledger.add(4 * group + place, first, last, gone, shown)
+        ledger.add(4 * group, step, cut)
 
     with Pool(
         Streams(spec_of(), sources, [(3, b) for b in range(n)], groups),
@@ -208,11 +180,10 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
         begun = int(pool.begun.sum())
         restarts = pool.restarts
     assert restarts == len(told) > steps / 500
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    ended = {line["seed"]: line for line in lines if line["event"] == "ended"}
-    began = [line["seed"] for line in lines if line["event"] == "began"]
+    ended = {line["seed"]: line for line in written(log, "ended")}
+    began = [line["seed"] for line in written(log, "began")]
     assert len(began) == len(set(began)) == begun
-    assert len(ended) == sum(line["event"] == "ended" for line in lines)
+    assert len(ended) == len(written(log, "ended"))
     counted, cut, still_open = (
         set(ledger.counted),
         set(ledger.cut),
