@@ -93,6 +93,14 @@ def test_missing_and_new_files_are_noticed(tmp_path: Path) -> None:
         verify(place)
 
 
+def test_a_renamed_checkpoint_is_not_what_its_name_says(tmp_path: Path) -> None:
+    save(tmp_path, 32, 64)
+    path_of(tmp_path, 64).rename(path_of(tmp_path, 128))
+    found = find_checkpoint(tmp_path)
+    assert found.path.name == "32"
+    assert "it was saved as that of step 64" in found.problems[0]
+
+
 def test_without_a_manifest_it_does_not_count(tmp_path: Path) -> None:
     save(tmp_path, 32, 64)
     (path_of(tmp_path, 64) / "manifest.json").unlink()

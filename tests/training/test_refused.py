@@ -25,7 +25,8 @@ from derex.representations.histories import HistoriesForm
 from derex.representations.own import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
-from derex.training import TrainConfig, load_config, train
+from derex.training import TrainConfig, load_config, restore_run, train
+from derex.training.checkpoints import CheckpointError
 from derex.training.config import from_plain, to_plain
 from derex.training.manifest import write_manifest
 from derex.training.resuming import OtherRunError
@@ -173,7 +174,7 @@ def test_environments_of_others_are_not_imported_unless_named(
 
 def test_an_environment_of_ones_own_is_named_and_loaded(run: Path) -> None:
     own = "jax:derex.envs.catch:Catch"
-    edit(run, lambda content: content["config"].update(env=own))
+    edit_all(run, lambda content: content["config"].update(env=own))
     assert restore_agents(run, env=own).step == 2 * UPDATE
     assert load_config(run, env=own).env == own
 
@@ -208,6 +209,18 @@ def test_a_config_that_was_edited_is_refused_by_field(run: Path) -> None:
     ):
         train(asked)
     assert contents(run) == before
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_field(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(run, lambda content: content["config"].update(seed=5))
+    for command in (["eval", str(run)], ["video", str(run), "--out", str(tmp_path / "a.gif")],
+                    ["export", str(run), "--out", str(tmp_path / "model")]):  # fmt: skip
+        assert main(command) == 2
+        assert "does not belong to the config.json of its run: seed was 0, now 5" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="seed was 0, now 5"):
+        restore_run(run)
 
 
 def test_a_run_of_an_older_version_goes_on(run: Path) -> None:

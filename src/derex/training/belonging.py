@@ -1,4 +1,4 @@
-"""Whether a checkpoint belongs to the config.json of its folder: the one may have been edited, the other copied there."""
+"""Whether a checkpoint belongs to the config.json of its folder: one may have been edited, the other copied there."""
 
 from __future__ import annotations
 

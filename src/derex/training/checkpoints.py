@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from derex.training.belonging import foreign_options
 from derex.training.config import TrainConfig
-from derex.training.folder import CHECKPOINTS, load_config
+from derex.training.folder import CHECKPOINTS, load_config, plain_options
 from derex.training.loop import Training, TrainState
 from derex.training.making import make_training
 from derex.training.manifest import DamagedCheckpoint, read_manifest, verify, write_manifest
@@ -87,12 +88,13 @@ def restore_run(
         env: of the run, where its name holds a module's, for the same reason.
 
     Raises:
-        CheckpointError: there is no good checkpoint, or none of that step.
+        CheckpointError: there is no good checkpoint, none of that step, or it was made with other options.
         ValueError: the folder holds no run.
     """
     folder = Path(folder)
     config = load_config(folder, method, env)
     found = find_checkpoint(folder, checkpoint)
+    check_belongs(found, plain_options(config))
     training = make_training(config)
     state = load_state(found, training, config)
     return Restored(config, training, state, int(found.path.name), found.problems)
@@ -136,7 +138,7 @@ def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
     problems = []
     for step in order:
         try:
-            return Found(path_of(folder, step), verify(path_of(folder, step)), tuple(problems))
+            return Found(path_of(folder, step), _verified(path_of(folder, step)), tuple(problems))
         except DamagedCheckpoint as error:
             problems.append(str(error))
     if problems and len(order) < len(steps):
@@ -146,6 +148,15 @@ def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
             f"checkpoint: no good checkpoint of {folder} is left: {'; '.join(problems)}. Saved again by --overwrite."
         )
     raise CheckpointError(f"checkpoint: {folder} has those of the steps {steps}; got {checkpoint}.")
+
+
+def check_belongs(found: Found, options: dict[str, Any]) -> None:
+    """Refuses a checkpoint of other options than config.json's, by name: it would be taken for what it is not."""
+    if each := foreign_options(found.manifest["config"], options):
+        raise CheckpointError(
+            f"checkpoint: {found.path} does not belong to the config.json of its run: {each}. Put the file back as it "
+            "was, or take the checkpoint away."
+        )
 
 
 def load_state(found: Found, training: Training, config: TrainConfig) -> TrainState:
@@ -221,6 +232,14 @@ def copied(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def path_name(path: Any) -> str:
     """actor/environment/steps"""
     return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _verified(path: Path) -> dict[str, Any]:
+    """The manifest, once all files are as they were; a folder that was renamed is not what its name says."""
+    manifest = verify(path)
+    if manifest["step"] != int(path.name):
+        raise DamagedCheckpoint(f"{path}: it was saved as that of step {manifest['step']}")
+    return manifest
 
 
 def _is_key(leaf: Any) -> bool:

@@ -23,7 +23,14 @@ from derex.envs.multitask import MultiTask
 from derex.report.files import read_json
 from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
 from derex.report.scores import final_score
-from derex.training.checkpoints import STATE, CheckpointError, find_checkpoint, load_arrays, path_name
+from derex.training.checkpoints import (
+    STATE,
+    CheckpointError,
+    check_belongs,
+    find_checkpoint,
+    load_arrays,
+    path_name,
+)
 from derex.training.config import from_plain
 from derex.training.folder import check_env
 from derex.training.making import make_environment, tasks_in
@@ -114,6 +121,7 @@ def restore_agents(
     agent = agent_config(options)
     environment = make_environment(config["env"], agent)
     found = find_checkpoint(folder, checkpoint)
+    check_belongs(found, config)
     saved = load_arrays(found)[STATE]
     own = {
         name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)

@@ -19,7 +19,7 @@ from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, train
-from derex.training.checkpoints import CheckpointError, path_name, restore_run
+from derex.training.checkpoints import CheckpointError, Snapshot, path_name, restore_run, write_checkpoint
 from derex.training.evaluate import evaluate, mean_interval, save_evaluation, share_interval, summarise
 from derex.training.making import make_training
 from derex.training.recording import film_episode
@@ -77,6 +77,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, runs: dict[str, Path], wri
     content = json.loads((folder / "config.json").read_text())
     content["config"]["agent"]["width"] = 16
     (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"does not belong .*: agent\.width was 8, now 16"):
+        restore_agents(folder)
+    state = {f"{NETWORK}/w": np.zeros(1, np.float32)}  # as another version may have saved it
+    write_checkpoint(
+        folder / "checkpoints" / "2048", Snapshot(2048, state, {}, {}, {}, None, content["config"])
+    )
     with pytest.raises(CheckpointError, match=r"does not fit its config: .* expected \(2, 16"):
         restore_agents(folder)
     content["config"]["agent"]["wings"] = 2
