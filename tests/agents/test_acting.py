@@ -13,10 +13,13 @@ import pytest
 from jax import Array
 
 from derex.agents.acting import Actor, Rollout, begin, unroll
+from derex.agents.config import AgentConfig
 from derex.agents.distributions import Policy, policy_for
-from derex.agents.network import AgentNetwork, parts_of
+from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.envs.wrappers import Statistics, make_streams
-from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
+from derex.networks.cores import CORES, FeedForward
+from derex.networks.encoders import InputSpec
+from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec, Trajectories
 
 STREAMS, LENGTH, W = 8, 7, 8
 ENDS, HORIZON = 3, 4  # one kind of episode terminates after 3 steps, the other is cut after 4
@@ -220,3 +223,24 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
             assert not different[:t].any()
             assert different[t]
             assert np.all(different[t + 1 :] == remembers)
+
+
+def test_the_previous_action_can_be_hidden() -> None:
+    """From policy and value, at every step; by default it is seen."""
+    for sees in (True, False):
+        network = AgentNetwork(
+            (InputSpec((4,)),), 3, 3, 1, "feed-forward", W, sees_action=sees, key=jax.random.key(0)
+        )
+        observation, first = jnp.ones((2, 5, 4)), jnp.zeros((2, 5), bool)
+        done = [jax.nn.one_hot(jnp.full((2, 5), a), 3) for a in (0, 2)]
+        seen = [network(Trajectories(observation, each, first, ~first), ()) for each in done]
+        same = all(bool(jnp.all(getattr(seen[0], of) == getattr(seen[1], of))) for of in ("policy", "value"))
+        assert same is not sees
+
+
+def test_a_core_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its name as soon as it is in the table."""
+    monkeypatch.setitem(CORES, "mine", FeedForward)
+    config = AgentConfig(core="mine", width=W)
+    network = make_network(config, (InputSpec((4,)),), policy_for(Discrete(3)), key=jax.random.key(0))
+    assert isinstance(network.core, FeedForward)

@@ -117,3 +117,11 @@ def test_correlations_of_few_kinds_of_rows_are_read_however_they_are_rounded():
 def test_correlations_that_are_not_finite_stay_so():
     """And the loop ends."""
     assert bool(jnp.all(jnp.isnan(whitened(jnp.full((3, 3), jnp.nan), jnp.ones((2, 3))))))
+
+
+def test_without_a_floor_values_of_zero_are_read_too():
+    """And the loop ends, though ten times a ridge of 0 is 0."""
+    found = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.zeros((2, 2)), floor=0.0)
+    assert bool(jnp.all(jnp.isfinite(found) & (found > 1)))
+    nan = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.full((2, 2), jnp.nan), floor=0.0)
+    assert bool(jnp.all(jnp.isnan(nan)))

@@ -29,7 +29,7 @@ DECLARED: dict[str, Any] = {
     "words": Words(4, 20),
 }
 APPENDIX_SIZES = {
-    "amount": UNITS,
+    "amount": 1,
     "bytes": UNITS,
     "image": FEATURES,
     "symbols": FEATURES,

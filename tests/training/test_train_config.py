@@ -2,18 +2,27 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
+import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
+from derex.agents.distributions import policy_for
+from derex.agents.network import make_network, parts_of
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
+from derex.representations.methods import METHODS
 from derex.representations.none import NoForm
 from derex.representations.states import StatesForm
 from derex.training.config import TrainConfig, config_type, from_plain, to_plain
+from derex.training.presets import PRESETS, find_preset
+from derex.types import Amount, Box, Words
 
 
 def config(**options: Any) -> TrainConfig:
@@ -160,3 +169,41 @@ def test_an_unroll_too_short_for_any_test_is_refused(form):
         config.resolved()
     assert replace(config, agent=AgentConfig(unroll=8)).resolved().agent.unroll == 8
     assert replace(config, form="states").resolved().agent.unroll == 7
+
+
+def test_the_papers_preset_has_the_papers_sizes() -> None:
+    """Appendix B: pictures to 256, an instruction to 64, scalars and the last action to 20, the reward as h(r); 512."""
+    scalar = jax.ShapeDtypeStruct((1,), np.float32)
+    seen = {
+        "picture": jax.ShapeDtypeStruct((72, 96, 3), np.uint8),
+        "force": scalar,
+        "holding": scalar,
+        "distance": scalar,
+        "instruction": Words(),
+        "reward": Amount(),
+    }
+    agent = find_preset("paper").agent("hard8:throw_across", "derex", "belief")
+    build = partial(make_network, agent, parts_of(seen), policy_for(Box(9, -1.0, 1.0)))
+    network = eqx.filter_eval_shape(build, key=jax.random.key(0))
+    assert network.embedding.from_observation.shape == (256 + 3 * 20 + 64 + 1, 512)
+    assert (network.embedding.action_weight.shape, network.core.width) == ((9, 20), 512)
+
+
+@pytest.mark.parametrize(
+    ("method", "k", "lambda_b"), [("derex", 64, 0.001), ("derex-rep", 512, 0.0), ("laplacian", 512, 0.0)]
+)
+def test_the_papers_preset_has_the_papers_numbers(method: str, k: int, lambda_b: float) -> None:
+    options = config_type(method, "", "paper", "hard8")
+    config = options(env="hard8", out=Path("out"), method=method).resolved()
+    form = config.representation
+    assert config.form == "belief"
+    assert (form.decomposition.k, form.decomposition.lambda_r) == (k, 10.0)
+    assert (form.weight, form.lambda_b) == (0.01, lambda_b)
+
+
+def test_every_preset_has_every_method() -> None:
+    for preset in PRESETS.values():
+        for method, forms in METHODS.items():
+            for name, default in forms.items():
+                assert type(preset.form("catch", method, name)) is type(default)
+                assert isinstance(preset.agent("catch", method, name), AgentConfig)

@@ -81,7 +81,8 @@ def test_one_strict_line_for_each_interval_and_seed(ran: TrainResult) -> None:
         "entropy",
         "bonus",
     }
-    expected |= {*TIMES, "spectrum", "sigma_mean", "off_diagonal", "states_seen", "bonus_rank_correlation"}
+    expected |= {*TIMES, "spectrum", "sigma_mean", "sigma_diagonal", "off_diagonal"}
+    expected |= {"states_seen", "bonus_rank_correlation"}
     assert all(expected <= set(line) for line in lines)
     assert all(len(line["spectrum"]) == 4 and line["steps_per_second"] > 0 for line in lines)
     assert without_times(lines)[0] != without_times(lines)[1] | {"seed": 0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CORES = ("lstm", "feed-forward")
 LARGEST = 1 << 20  # of what is counted
 ENCODERS = ("plain", "appendix", "appendix-conv")
 PRECISIONS = ("float32", "bfloat16")
@@ -16,11 +15,13 @@ class AgentConfig:
     """V-MPO (Song et al.) and its network. Each value has its paper's symbol where it has one."""
 
     core: str = "lstm"
-    """lstm, or feed-forward for an agent without memory"""
+    """lstm, or feed-forward for an agent without memory; or one of your own in `derex.networks.cores.CORES`"""
     width: int = 128
     """units of every layer"""
     encoder: str = "plain"
     """plain, or that of appendix B: appendix (pictures by a residual network), appendix-conv (by a smaller one)"""
+    previous_action: bool = True
+    """show the agent what it did at the step before; one without memory can keep notes there"""
     previous_reward: bool = False
     """show the agent the reward of the step before, as a part of what it sees"""
     compute: str = "float32"
@@ -79,7 +80,7 @@ class AgentConfig:
             self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
         for name in ("multiplier", "value_weight", "reward_floor"):
             self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
-        for name, known in (("core", CORES), ("encoder", ENCODERS), ("compute", PRECISIONS)):
+        for name, known in (("encoder", ENCODERS), ("compute", PRECISIONS)):
             self._check(name, getattr(self, name) in known, f"one of {', '.join(known)}")
 
     def _check(self, name: str, good: bool, expected: str) -> None:

@@ -67,6 +67,8 @@ class AgentNetwork(eqx.Module):
     value: Readout
     compute: str = eqx.field(static=True)
     """precision of the products of F₁ and F₂; what is kept and what comes out is in single precision"""
+    sees_action: bool = eqx.field(static=True)
+    """whether O_t holds the previous action"""
 
     def __init__(
         self,
@@ -78,12 +80,13 @@ class AgentNetwork(eqx.Module):
         width: int = 128,
         encoder: str = "plain",
         compute: str = "float32",
+        sees_action: bool = True,
         *,
         key: PRNGKeyArray,
     ):
         """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
-        self.compute = compute
+        self.compute, self.sees_action = compute, sees_action
         self.embedding = agent_embedding(encoder, observation, action, width, key=embedding_key)
         self.core = make_core(core, width, width, key=core_key)
         self.policy = Readout(width, outputs, POLICY_SCALE, key=policy_key)
@@ -93,7 +96,7 @@ class AgentNetwork(eqx.Module):
         """Everything at every step, beginning with `memory` of what came before."""
         embedding, core = lowered((self.embedding, self.core), self.compute)
         observed = embedding.observed(trajectories.observation, trajectories.shape)
-        acted = embedding.acted(trajectories.previous_action)
+        acted = embedding.acted(trajectories.previous_action) if self.sees_action else 0.0
         history = embedding.joined(observed, acted)
         embedded = Embedded(history, embedding.joined(observed, 0.0))
         keep = 1.0 - trajectories.first.astype(history.dtype)
@@ -116,5 +119,6 @@ def make_network(
         width=config.width,
         encoder=config.encoder,
         compute=config.compute,
+        sees_action=config.previous_action,
         key=key,
     )

@@ -72,13 +72,19 @@ def run(arguments: list[str]) -> int:
     config = _config(arguments)
     steps = config.iterations * config.iteration_steps
     try:
-        with TrainProgress(f"{config.env} {config.method}", steps, config.seeds) as progress:
+        with TrainProgress(f"{_brief(config.env)} {config.method}", steps, config.seeds) as progress:
             result = train(config, progress)
     except Stopped as stopped:
         print(f"derex: {stopped}", file=sys.stderr)
         return 0
     _show(result)
     return 0
+
+
+def _brief(env: str) -> str:
+    """A name that leaves room for progress beside it: of a list the first and how many more."""
+    first, *others = env.split(",")
+    return f"{first} and {len(others)} more" if others else first
 
 
 def _config(arguments: list[str]) -> TrainConfig:
@@ -99,7 +105,8 @@ def with_preset(config: type) -> type:
     import tyro
 
     text = (
-        "exploration: defaults for agent and representation as in that study; any option still overrides them"
+        "defaults for agent and representation that go together, which any option still overrides: exploration, as in "
+        "that study; paper, as its appendix prints them; small, for small tasks"
     )
     option = ("preset", Annotated[str, tyro.conf.arg(help=text)], field(default=""))
     return make_dataclass(

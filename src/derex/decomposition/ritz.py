@@ -47,7 +47,7 @@ def _factor(C: Float[Array, "k k"], ridge: float) -> Float[Array, "k k"]:
         return ~jnp.all(jnp.isfinite(L)) & (ridge < LARGEST_RIDGE)
 
     def again(attempt: tuple[Array, Array]) -> tuple[Array, Array]:
-        ridge = 10.0 * attempt[0]
+        ridge = jnp.maximum(10.0 * attempt[0], RIDGE)  # where it began at 0 too
         return ridge, jnp.linalg.cholesky(C + ridge * I)
 
     first = jnp.asarray(ridge, C.dtype)

@@ -34,6 +34,13 @@ class Rectified(eqx.Module):
         return jax.nn.relu(self.layer(matched(numbers, self.layer.weight)))
 
 
+class Hyperbolic(eqx.Module):
+    """h of each number, and no more (appendix B)."""
+
+    def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " size"]:
+        return signed_hyperbolic(values).ravel()
+
+
 class AmountUnits(eqx.Module):
     """h of each number, then a few rectified units."""
 

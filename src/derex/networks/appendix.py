@@ -1,7 +1,7 @@
 """F₁ as in appendix B: every part embedded by itself, all of them and the last action joined by one layer.
 
 Pictures through a residual network or, as `appendix-conv`, through few convolutions, to 256; words to 20 and an LSTM of
-64; scalars and the last action to 20 rectified units; amounts, such as the last reward, through h(x) before that.
+64; scalars and the last action to 20 rectified units; amounts, such as the last reward, through h(x).
 Departures: symbols, of which the paper has none, go to 256 rectified units, as do vectors of more than 20 numbers,
 which 20 units could not hold; and the joining layer is rectified, as F₁ is everywhere here.
 """
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.amounts import UNITS, AmountUnits, Rectified
+from derex.networks.amounts import UNITS, Hyperbolic, Rectified
 from derex.networks.conv import Conv
 from derex.networks.histories import Embedding, fresh_embedding
 from derex.networks.instructions import Instructions
@@ -67,7 +67,7 @@ APPENDIX: dict[str, Builder] = {
     "bytes": lambda part, key: Fractions(Rectified(part.shape, units_for(part.shape), key=key)),
     "symbols": lambda part, key: Features(symbol_encoder(part, FEATURES, key=key)),
     "words": lambda part, key: Instructions(part.buckets, None, key=key),
-    "amounts": lambda part, key: AmountUnits(part.shape, key=key),
+    "amounts": lambda part, key: Hyperbolic(),
 }
 """Builders (part, key) -> encoder, by kind of part."""
 

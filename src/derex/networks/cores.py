@@ -1,7 +1,7 @@
 """Cores of an agent: what turns embeddings into beliefs, with or without memory.
 
 A core is an Equinox module with `width`, `initial(*batch)` and a call on whole streams at once, as `LSTM` has. A new
-one is a module and one line in `CORES`.
+one is a module and one line in `CORES`; a program of your own adds its own there, and names it in `AgentConfig.core`.
 
 Shapes: T steps, B streams, H units.
 """

@@ -69,7 +69,8 @@ class Decomposition:
     weighted: bool = True
     """weigh the norm by Σ̃⁻² as in the paper"""
     sigma_floor: float = AGENT_SIGMA_FLOOR
-    """smaller σ count as this"""
+    """ε_σ, keeps small σ from being all of the norm: σ² + ε_σ² in the place of σ²; without `ritz` the larger of the
+    two"""
     limit: float = LIMIT
     """largest |f_i| that is told from larger ones, in deviations: about 1/√d of the rarest states that matter"""
     statistics_decay: float = 0.0
@@ -159,13 +160,18 @@ class Decomposition:
         return rare * new, episodes
 
     def report(self, tracked: Tracked) -> dict[str, Array]:
-        """The spectrum, its mean, and how far Σ̃ is from diagonal."""
+        """The spectrum within the span, its mean, the mean of diag Σ̃, and how far Σ̃ is from diagonal."""
         seen, C = self._read(tracked)
-        spectrum = jnp.diag(seen.sigma)
-        off = jnp.max(jnp.abs(seen.sigma - jnp.diag(spectrum)))
+        diagonal = spectrum = jnp.diag(seen.sigma)
+        off = jnp.max(jnp.abs(seen.sigma - jnp.diag(diagonal)))
         if self.ritz:
             spectrum = jnp.linalg.svd(spanned_sigma(C.f, C.g, seen.sigma), compute_uv=False)
-        return {"spectrum": spectrum, "sigma_mean": jnp.mean(spectrum), "off_diagonal": off}
+        return {
+            "spectrum": spectrum,
+            "sigma_mean": jnp.mean(spectrum),
+            "sigma_diagonal": jnp.mean(diagonal),
+            "off_diagonal": off,
+        }
 
     def _read(self, tracked: Tracked) -> tuple[Statistics, Correlations]:
         """The running means, corrected for their start at zero."""

@@ -1,14 +1,20 @@
-"""The agents and representations of `derex reproduce exploration`: every number that is tuned, in one place.
+"""Numbers that go together, as data: `derex train --preset NAME`.
 
-What is shared: on one environment all methods have the same agent, `AGENTS`, to the last number; they differ in the
-representation alone, `FORMS`. The one exception is the paper's form, trained through the agent's loss:
+`exploration` has the agents and representations of `derex reproduce exploration`, every number that is tuned, in one
+place. What is shared: on one environment all methods have the same agent, `AGENTS`, to the last number; they differ in
+the representation alone, `FORMS`. The one exception is the paper's form, trained through the agent's loss:
 `LEARNING_RATES`. All bonuses are divided by their own running deviation, so that λ_b weighs them alike.
 A feed-forward core does for the belief forms too where an observation is the whole state: b_t = F₂(F₁(O_t)).
+`derex-rep` and `laplacian` have the paper's w_loss, 0.01, at the agent's rate.
+
+`paper` has appendix B's network and the numbers that the paper prints. `small` has agents for the small tasks that the
+tests learn.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,25 +57,27 @@ NEW = Decomposition(episodic=0.1)
 FORMS: dict[tuple[str, str], Form] = {
     ("vmpo", ""): NoForm(),
     ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
-    ("rnd", ""): RndForm(),
+    ("rnd", ""): RndForm(centre_bonus=True),
     ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
-    ("derex", "histories"): HistoriesForm(NEW, training=OwnTraining(steps=4)),
-    ("derex", "states"): StatesForm(NEW),
-    ("derex", "belief"): BeliefForm(NEW, weight=1.0, test_actions=False),
+    ("derex", "histories"): HistoriesForm(NEW, centre_bonus=True, training=OwnTraining(steps=4)),
+    ("derex", "states"): StatesForm(NEW, centre_bonus=True),
+    ("derex", "belief"): BeliefForm(NEW, centre_bonus=True, weight=1.0, test_actions=False),
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 
 FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
     # With a key in hand the way back leads through cells that the episode has shown already.
     "key-rooms-N": {
-        ("derex", "histories"): HistoriesForm(width=WIDTH),
-        ("derex", "states"): StatesForm(width=WIDTH),
-        ("derex", "belief"): BeliefForm(weight=1.0, test_actions=False),
+        ("derex", "histories"): HistoriesForm(centre_bonus=True, width=WIDTH),
+        ("derex", "states"): StatesForm(centre_bonus=True, width=WIDTH),
+        ("derex", "belief"): BeliefForm(centre_bonus=True, weight=1.0, test_actions=False),
     },
     # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
     # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt. A path along cells that
     # are rare all the way collects up to 10 λ_b in each of N steps, which has to stay below the reward of 1.
-    "deep-sea-N": {("derex", "states"): StatesForm(Decomposition(k=256), lambda_b=0.005, width=256)},
+    "deep-sea-N": {
+        ("derex", "states"): StatesForm(Decomposition(k=256), lambda_b=0.005, centre_bonus=True, width=256)
+    },
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
 
@@ -106,6 +114,41 @@ def _sized(form: Form, width: int, k: int) -> Form:
     return form
 
 
+PAPER_AGENT = AgentConfig(core="lstm", encoder="appendix", width=512, previous_reward=True)
+"""appendix B's network; of V-MPO the paper prints no numbers: these are ours"""
+
+PRINTED = Decomposition(k=64, ritz=False, limit=math.inf, sigma_floor=0.05, statistics_decay=0.95)
+"""Σ̃ a running mean, every f_i taken for a singular function, features without a limit"""
+
+PAPER_FORMS: dict[tuple[str, str], Form] = {
+    ("laplacian", "belief"): BeliefForm(Decomposition(k=512, objective="laplacian"), lambda_b=0.0),
+    ("derex-rep", "belief"): BeliefForm(replace(PRINTED, k=512), lambda_b=0.0, tests="to-end"),
+    ("derex", "belief"): BeliefForm(PRINTED, lambda_b=0.001, centre_bonus=False, tests="to-end"),
+}
+"""tables of appendix C: De-Rex representation on DMLab-30, exploration on DM-Hard-8; all tests run to the end of what
+an unroll holds"""
+
+
+def paper_form(env: str, method: str, form: str = "") -> Form:
+    """What the paper prints of a method, in its form; a form that is not the paper's as it is by itself."""
+    return PAPER_FORMS.get((method, form or "belief")) or find_form(method, form)
+
+
+SMALL = AgentConfig(core="feed-forward", width=32, unroll=16, learning_rate=3e-3, epsilon_kl=0.01)
+"""a small network in larger steps"""
+
+DENSE = replace(SMALL, width=64, unroll=32, value_weight=0.01)
+"""where every step is rewarded, values are large, and their errors would be all of the gradient"""
+
+SMALL_AGENTS: dict[str, AgentConfig] = {
+    "cartpole": DENSE,
+    "gymnasium:CartPole-v1": DENSE,
+    "recall-N": replace(SMALL, core="lstm"),
+    "point-mass": replace(DENSE, epsilon_covariance=1e-3, gamma=0.9),
+}
+"""by environment, as in `AGENTS`; `SMALL` on others"""
+
+
 class Preset(NamedTuple):
     """Where the numbers of a run come from that its user leaves open."""
 
@@ -115,8 +158,15 @@ class Preset(NamedTuple):
     """the same for the representation"""
 
 
-PRESETS: dict[str, Preset] = {"exploration": Preset(exploration_agent, exploration_form)}
-"""`derex train --preset NAME`: the numbers of a study"""
+PRESETS: dict[str, Preset] = {
+    "exploration": Preset(exploration_agent, exploration_form),
+    "paper": Preset(lambda env, method, form: PAPER_AGENT, paper_form),
+    "small": Preset(
+        lambda env, method, form: SMALL_AGENTS.get(_family(env), SMALL),
+        lambda env, method, form: find_form(method, form),
+    ),
+}
+"""`derex train --preset NAME`"""
 
 
 def find_preset(name: str) -> Preset:
