@@ -42,7 +42,8 @@ class Case:
 class ExplorationStudy:
     """The methods on exploration environments: success against steps, with intervals over seeds.
 
-    Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent.
+    Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent, but
+    for the learning rate of `derex` on the agent's belief.
     """
 
     out: Path = Path("results/exploration")

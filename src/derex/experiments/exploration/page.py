@@ -20,8 +20,9 @@ RETURN_SPAN = {"success": (0.0, 1.0), "return": None}
 
 HOW_TO_READ = """
 Each environment hides one reward behind many steps that give none. On each, all methods have the **same V-MPO agent**
-and differ in the representation beside it: **vmpo** has none; **laplacian** and **derex-rep** learn a representation
-with the agent and give no bonus; **rnd** and **derex** add a bonus for what is rare, **derex** in several forms.
+(but for the learning rate of **derex** on the agent's belief) and differ in the representation beside it: **vmpo** has
+none; **laplacian** and **derex-rep** learn a representation with the agent and give no bonus; **rnd** and **derex** add
+a bonus for what is rare, **derex** in several forms.
 
 Success is the share of episodes, of those that ended since the last line of the log, that found the reward: of the
 agent as it explores, not of a greedy one.
@@ -29,8 +30,9 @@ agent as it explores, not of a greedy one.
 
 WHAT_NUMBERS_ARE = """
 *Final*: the mean over the last 2 % of steps, over seeds, {interval}. *Steps to 0.9*: where the mean over seeds first
-stays at 0.9 or more for three lines of the log. *σ mean* and *off-diagonal*: of the running Σ̃, at the end. *Bonus ~
-1/visits*: Spearman's correlation over states, mean over the run. *Steps/s*: all seeds together, without compilation.
+stays at 0.9 or more for three lines of the log. *σ mean*: of the singular values within the span of the features, and
+*off-diagonal*: of Σ̃, at the end. *Bonus ~ 1/visits*: Spearman's correlation over states, mean over the run. *Steps/s*:
+all seeds together, without compilation.
 """
 
 
