@@ -45,6 +45,40 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch):
+    old = {tmp_path / "weights": b"old", tmp_path / "card": b"old"}
+    assert files.write_together(old) == tmp_path / "card"
+    written = files._written_beside
+
+    def full(path, content):
+        if path.name == "card":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(path, content)
+
+    monkeypatch.setattr(files, "_written_beside", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_together({path: b"new" for path in old})
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == old
+
+
+def test_a_place_is_asked_whether_it_can_be_written_to(tmp_path, monkeypatch):
+    """A folder itself; for a file, or what is not there yet, the folder that it is to be in."""
+    inside = tmp_path / "folder"
+    inside.mkdir()
+    (tmp_path / "file").write_text("")
+    closed = {tmp_path}
+    monkeypatch.setattr(files.os, "access", lambda path, mode: path not in closed)
+    files.check_place(inside, "--out")
+    files.check_place(inside / "new" / "newer", "--out")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "new" / "newer"):
+        with pytest.raises(PermissionError, match=f"--out: nothing can be written to {tmp_path};"):
+            files.check_place(path, "--out")
+    files.check_place(files.Path("/"), "--out")
+    closed.add(files.Path("/"))
+    with pytest.raises(PermissionError, match="nothing can be written to /;"):
+        files.check_place(files.Path("/"), "--out")
+
+
 def test_folders_are_searched_and_each_run_is_found_once(write_run, tmp_path):
     a, b = write_run("all/x/a", {0: [1.0]}), write_run("all/b", {0: [1.0]})
     write_run("all/b/checkpoints/inside", {0: [1.0]})

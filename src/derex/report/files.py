@@ -23,10 +23,12 @@ def check_place(path: Path, option: str) -> None:
         path: of the file or folder to be.
         option: what it was given as.
     """
-    there = next(parent for parent in path.absolute().parents if parent.exists())
+    place = path.absolute()
+    above = next((parent for parent in place.parents if parent.exists()), place)
+    there = place if place.is_dir() else above  # a file is replaced by another, for which its folder is asked
     if not there.is_dir():
         raise NotADirectoryError(f"{option}: {there} is a file, so that there can be no {path}.")
-    if not os.access(there, os.W_OK):
+    if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionError(f"{option}: nothing can be written to {there}; choose another place.")
 
 
@@ -41,14 +43,39 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
     """Writes `content` to `path`, making its folder; a reader sees the old file or the new, never a part."""
-    path = Path(path)
+    return write_together({Path(path): content})
+
+
+def write_together(contents: Mapping[Path, bytes]) -> Path:
+    """Writes files that belong together, all of them beside their places before any is moved there.
+
+    So a disk that is full leaves the old ones. The last file says that all are there: the old one of its name goes
+    before any is moved, unless it is the only one. Returns its path.
+    """
+    beside: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            beside[path] = _written_beside(path, content)
+        last = list(beside)[-1]
+        if len(beside) > 1:
+            last.unlink(missing_ok=True)
+        for path, temporary in beside.items():
+            os.replace(temporary, path)
+    except BaseException:
+        for temporary in beside.values():
+            temporary.unlink(missing_ok=True)
+        raise
+    return last
+
+
+def _written_beside(path: Path, content: bytes) -> Path:
+    """A new file beside `path` with the content; its folder is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if (
@@ -56,7 +83,7 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
         ):  # a full disk does not say whose
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    return path
+    return Path(temporary)
 
 
 def write_npz(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from derex.agents.distributions import policy_for
-from derex.report.files import DamagedError, check_place, read_json, write_atomically
+from derex.report.files import DamagedError, check_place, read_json, write_together
 from derex.training.loaded import Agent
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
@@ -52,10 +52,7 @@ def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = N
         "weights": {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
     }
     text = json.dumps(card, indent=1, allow_nan=False) + "\n"
-    # The card goes last, and away first: a folder with a card is whole.
-    (folder / CARD).unlink(missing_ok=True)
-    write_atomically(folder / WEIGHTS, weights)
-    write_atomically(folder / CARD, text.encode())
+    write_together({folder / WEIGHTS: weights, folder / CARD: text.encode()})  # a folder with a card is whole
     return folder
 
 
