@@ -1,6 +1,7 @@
 """Checkpoints on disk: what is saved comes back, and what has changed is noticed. No agent is needed for it."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from derex.training import saving
+from derex.training import manifest, saving
 from derex.training.checkpoints import (
     CheckpointError,
     Snapshot,
@@ -142,6 +143,64 @@ def test_remains_of_a_kill_are_cleared_away(tmp_path: Path) -> None:
     assert steps_saved(tmp_path) == [32]
     prune(tmp_path, 3)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["32"]
+
+
+def test_what_is_somebody_elses_is_never_removed(tmp_path: Path) -> None:
+    save(tmp_path, 32)
+    place = tmp_path / "checkpoints"
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "mine").write_text("mine")
+    (place / "notes.txt").write_text("mine")
+    (place / "paper").mkdir()
+    (place / "0").symlink_to(tmp_path / "kept")
+    (place / "nowhere").symlink_to(tmp_path / "gone")
+    save(tmp_path, 64, 96, keep=1)
+    assert sorted(path.name for path in place.iterdir()) == ["0", "96", "notes.txt", "nowhere", "paper"]
+    assert (tmp_path / "kept" / "mine").read_text() == "mine"
+
+
+def test_old_checkpoints_that_cannot_be_removed_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(saving, "_remove", refuse)
+    save(tmp_path, 32, 64, keep=1)
+    assert steps_saved(tmp_path) == [32, 64]
+    assert "old checkpoint not removed" in (tmp_path / "events.jsonl").read_text()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`save` is back while the disk, here a slow one, has not even begun; `wait` is until all is there."""
+    goes_on = threading.Event()
+
+    def slow(folder: Path, snapshot: Snapshot) -> None:
+        assert goes_on.wait(60)
+        write_checkpoint(folder, snapshot)
+
+    monkeypatch.setattr(saving, "write_checkpoint", slow)
+    saver = Saver(tmp_path, 3)
+    saver.save(snapshot(32))
+    assert steps_saved(tmp_path) == []
+    goes_on.set()
+    saver.wait()
+    assert steps_saved(tmp_path) == [32]
+
+
+def test_names_are_on_the_disk_before_and_after_a_checkpoint_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    for module in (manifest, saving):
+        monkeypatch.setattr(module, "flush", flushed.append)
+    save(tmp_path, 32)
+    inside = [path for path in path_of(tmp_path, 32).rglob("*") if path.is_dir()]
+    partial = tmp_path / "checkpoints" / ".32.partial"
+    assert {partial / path.relative_to(path_of(tmp_path, 32)) for path in inside} <= set(flushed)
+    assert flushed[-2:] == [partial, tmp_path / "checkpoints"]
 
 
 def test_the_same_step_is_saved_once(tmp_path: Path) -> None:

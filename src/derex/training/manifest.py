@@ -28,8 +28,8 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content | {"files": _described(folder)}, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / MANIFEST, text.encode())
     write_atomically(folder / SUM, _sum_of(text.encode()))
-    for path in (*_files(folder), folder):
-        _flush(path)
+    for path in (*_files(folder), *_folders(folder), folder):
+        flush(path)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -66,6 +66,15 @@ def verify(folder: Path) -> dict[str, Any]:
     return content
 
 
+def flush(path: Path) -> None:
+    """To the disk itself, a file or the names in a folder: a power cut leaves a checkpoint whole, or none."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _described(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": _digest(path)}
@@ -77,6 +86,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_dir())
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -84,12 +97,3 @@ def _digest(path: Path) -> str:
 
 def _sum_of(text: bytes) -> bytes:
     return f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()
-
-
-def _flush(path: Path) -> None:
-    """To the disk itself: a power cut leaves the checkpoint whole, or none."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -25,6 +25,7 @@ from derex.training.folder import (
     remove_leftovers,
     write_config,
 )
+from derex.training.saving import is_ours
 
 
 class OtherRunError(FileExistsError):
@@ -127,4 +128,5 @@ def _set_aside_damaged(folder: Path, step: int) -> None:
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(place, aside)
     for remains in (folder / CHECKPOINTS).glob(".*"):
-        shutil.rmtree(remains, ignore_errors=True)
+        if is_ours(remains):
+            shutil.rmtree(remains, ignore_errors=True)

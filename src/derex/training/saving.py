@@ -6,15 +6,19 @@ A checkpoint is written beside its place and moved there when whole. Whatever go
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from derex.training.checkpoints import Snapshot, path_of, score_of, steps_saved, write_checkpoint
-from derex.training.folder import CHECKPOINTS, FullDiskError
+from derex.training.folder import CHECKPOINTS, FullDiskError, add_event
+from derex.training.manifest import flush
 
 SPARE = 1 << 20  # bytes that have to be left besides the checkpoint
+OURS = re.compile(r"\d+|\d+\.damaged|\.\d+(\.damaged)?\.(partial|removed)")
 SETTLING_SECONDS = 5.0  # at most, after a write that failed
 
 
@@ -58,11 +62,17 @@ class Saver:
             place = path_of(self._folder, snapshot.step)
             shutil.rmtree(place, ignore_errors=True)  # only what was found damaged can be there
             os.replace(partial, place)
+            flush(place.parent)
             self._last = snapshot.step
-            prune(self._folder, self._keep)
         except Exception as error:  # orbax and tensorstore have many
             _remove_while_written(partial)
             self._error = self._explained(error, snapshot)
+            return
+        try:
+            prune(self._folder, self._keep)
+        except OSError as error:  # the checkpoint is good all the same, and the next one tries again
+            with suppress(OSError):
+                add_event(self._folder, "old checkpoint not removed", problem=str(error), step=snapshot.step)
 
     def _explained(self, error: Exception, snapshot: Snapshot) -> Exception:
         if _is_full(error) or shutil.disk_usage(self._folder).free < SPARE:
@@ -79,7 +89,7 @@ class Saver:
         free = shutil.disk_usage(self._folder).free
         return FullDiskError(
             f"--out: the disk of {self._folder} is full: the checkpoint of step {snapshot.step} takes up to "
-            f"{_megabytes(snapshot.size + SPARE)}, there are {_megabytes(free)}. {self._stands()} Make room and give "
+            f"{megabytes(snapshot.size + SPARE)}, there are {megabytes(free)}. {self._stands()} Make room and give "
             "the same command again."
         )
 
@@ -88,14 +98,19 @@ class Saver:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Leaves the last `keep` checkpoints and the best; whatever is not a checkpoint goes too."""
+    """Leaves the last `keep` checkpoints and the best; remains of ours go too, and what is somebody else's stays."""
     steps = steps_saved(folder)
     kept = set(steps[-keep:])
     if steps:
         kept.add(max(steps, key=lambda step: (score_of(folder, step), step)))
     for path in (folder / CHECKPOINTS).iterdir():
-        if path.name not in {str(step) for step in kept}:
+        if is_ours(path) and path.name not in {str(step) for step in kept}:
             _remove(path)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a run made it: a checkpoint, or what is left of one. Ours are folders, and no links to any."""
+    return OURS.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def _remove_while_written(path: Path) -> None:
@@ -110,9 +125,6 @@ def _remove_while_written(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Takes a checkpoint away; it is none from the first moment on."""
-    if not path.is_dir():
-        path.unlink()
-        return
     hidden = path.with_name(f".{path.name.strip('.')}.removed")
     if path != hidden:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -125,5 +137,6 @@ def _is_full(error: Exception) -> bool:
     return any(words in str(error) for words in ("No space left", "Disk quota exceeded", "ENOSPC"))
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """As a person reads it."""
     return f"{size / 1e6:,.1f} MB"
