@@ -127,6 +127,15 @@ def test_gymnax_numbers_are_floats():
     assert make("gymnax:FourRooms-misc").reset(jax.random.key(0))[1].dtype == jnp.float32
 
 
+def test_gymnax_of_old_is_refused(monkeypatch):
+    """Its step has as many values, with another meaning."""
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "0.0.9")
+    with pytest.raises(ImportError, match=r'gymnax 0.0.9 is installed.*pip install .* "gymnax>=1.0"'):
+        make("gymnax:CartPole-v1")
+    with pytest.raises(ValueError, match=r"expected 1\.0 or later"):
+        suite_names("gymnax")
+
+
 @pytest.mark.parametrize("name", suite_names("gymnax"))
 def test_every_environment_of_gymnax_keeps_its_types(name):
     env: Any = make(name)

@@ -4,6 +4,7 @@ Observations are those of gymnax as float32; a single number that names a state 
 that is a picture of fixed size, so there are no films.
 """
 
+from importlib import metadata
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
 from derex.envs.suites.jax_suite import settled
-from derex.envs.suites.support import load, unknown
+from derex.envs.suites.support import NotInstalled, load, unknown
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
 SUCCESS = {
@@ -35,7 +36,7 @@ class Gymnax:
     """
 
     def __init__(self, name: str) -> None:
-        gymnax = load("gymnax", "gymnax")
+        gymnax = _package()
         if name not in names():
             raise unknown("gymnax", name, names())
         self._env, self._params = gymnax.make(name)
@@ -83,8 +84,27 @@ def make(name: str) -> Gymnax:
 
 def names() -> list[str]:
     """Names that are registered now."""
-    registered = load("gymnax", "gymnax").registered_envs
+    registered = _package().registered_envs
     return sorted(name for name in registered if name not in DOWNLOADED)
+
+
+def _package() -> Any:
+    """gymnax; refuses one before 1.0.
+
+    There `step_env` has five values too, but the fourth says that an episode is over for whatever reason: time limits
+    would silently be taken for ends.
+    """
+    package = load("gymnax", "gymnax")
+    try:
+        version = metadata.version("gymnax")
+    except metadata.PackageNotFoundError:  # one's own copy, which says nothing of its version
+        return package
+    if version.partition(".")[0] == "0":
+        raise NotInstalled(
+            f"gymnax {version} is installed, which does not tell ends from time limits; expected 1.0 or later. Install "
+            'it with: pip install "derex[gymnax]" "gymnax>=1.0"'
+        )
+    return package
 
 
 def _action(name: str, space: Any) -> ActionSpec:
