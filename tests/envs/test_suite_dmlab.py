@@ -132,10 +132,33 @@ def test_levels_are_compiled_once(lab, tmp_path):
 
 def test_the_cache_leaves_nothing_half_written(tmp_path):
     cache = suite.LevelCache(tmp_path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.warns(RuntimeWarning, match=r"are not kept in .*: No such file"):
         cache.write("key", str(tmp_path / "missing.pk3"))
     assert list(tmp_path.iterdir()) == []
     assert cache.fetch("key", str(tmp_path / "out.pk3")) is False
+
+
+def test_levels_that_cannot_be_kept_are_compiled_anew(lab, tmp_path, monkeypatch):
+    """The folder's place is taken by a file: neither reading nor writing works, and episodes begin all the same."""
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setenv("DEREX_DMLAB_CACHE", str(tmp_path / "taken" / "cache"))
+    env = suite.make("rooms_watermaze")
+    with pytest.warns(RuntimeWarning, match="DEREX_DMLAB_CACHE names another folder"):
+        env.begin(0)
+    with pytest.warns(RuntimeWarning):
+        env.begin(1)
+    assert lab.opened[0].log.count(("compile",)) == 2
+
+
+def test_a_lab_with_other_actions_is_refused_and_closed(lab, monkeypatch):
+    """Ours would turn where it should walk. One that does not list them is believed."""
+    monkeypatch.setattr(lab, "ACTION_SPEC", [*lab.ACTION_SPEC[1::-1], *lab.ACTION_SPEC[2:]])
+    with pytest.raises(ValueError, match=r"is LOOK_DOWN_UP.*; expected LOOK_LEFT_RIGHT.*in this order"):
+        suite.make("rooms_watermaze")
+    with pytest.raises(RuntimeError, match="closed"):
+        lab.opened[0].is_running()
+    monkeypatch.delattr(lab.Lab, "action_spec")
+    suite.make("rooms_watermaze").close()
 
 
 def test_the_stand_in_is_strict(lab):

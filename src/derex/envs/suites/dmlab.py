@@ -17,6 +17,7 @@ import importlib
 import os
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,18 @@ HORIZON = 9_000
 OBSERVATION = {"image": jax.ShapeDtypeStruct((HEIGHT, WIDTH, 3), np.uint8), "instruction": Words()}
 
 _SEEDS = 2**31 - 1
+
+
+ACTION_NAMES = (
+    "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME",
+    "LOOK_DOWN_UP_PIXELS_PER_FRAME",
+    "STRAFE_LEFT_RIGHT",
+    "MOVE_BACK_FORWARD",
+    "FIRE",
+    "JUMP",
+    "CROUCH",
+)
+"""what the lab calls the numbers of an action, in the order in which it takes them"""
 
 
 def _action(look: int = 0, tilt: int = 0, strafe: int = 0, move: int = 0, fire: int = 0) -> tuple[int, ...]:
@@ -66,20 +79,35 @@ ACTIONS: dict[int, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class LevelCache:
-    """Compiled levels on disk: compiling one takes seconds, and many episodes share it."""
+    """Compiled levels on disk: compiling one takes seconds, and many episodes share it.
+
+    A disk that cannot be used costs these seconds, and no episode.
+    """
 
     folder: Path
 
     def fetch(self, key: str, pk3_path: str) -> bool:
-        """Copies the level of that key to the path; False where it is not kept."""
+        """Copies the level of that key to the path; False where it is not kept or cannot be copied."""
         try:
             shutil.copyfile(self._place(key), pk3_path)
-        except FileNotFoundError:
+        except OSError:
+            Path(pk3_path).unlink(missing_ok=True)  # nothing of it, rather than a part
             return False
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
-        """Keeps the level at the path; other processes see all of it or nothing."""
+        """Keeps the level at the path if it can; other processes see all of it or nothing."""
+        try:
+            self._keep(key, pk3_path)
+        except OSError as error:
+            warnings.warn(
+                f"compiled levels of DeepMind Lab are not kept in {self.folder}: {error.strerror or error}. Every "
+                "episode may compile its level anew; DEREX_DMLAB_CACHE names another folder.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _keep(self, key: str, pk3_path: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
         os.close(handle)
@@ -106,6 +134,7 @@ class DmLab:
             name: as it stands in the specification.
             n_actions: 9 or 15.
         """
+        _check_actions(lab, name)
         self._lab = lab
         self._actions = [np.asarray(action, np.intc) for action in ACTIONS[n_actions]]
         self.spec = EnvironmentSpec(name, OBSERVATION, Discrete(n_actions), HORIZON)
@@ -167,12 +196,29 @@ def make(name: str) -> DmLab:
         renderer="software",
         level_cache=LevelCache(_cache_folder()),
     )
-    return DmLab(lab, f"dmlab:{name}", n_actions)
+    try:
+        return DmLab(lab, f"dmlab:{name}", n_actions)
+    except BaseException:
+        lab.close()
+        raise
 
 
 def names() -> list[str]:
     """Levels of DMLab-30, those to train on and those to be tested on."""
     return [*training_levels(), *(level for level in held_out_levels() if level not in LEVELS)]
+
+
+def _check_actions(lab: Any, name: str) -> None:
+    """Refuses a lab whose actions are other ones than ours, or in another order; one that does not say is believed."""
+    asked = getattr(lab, "action_spec", None)
+    if asked is None:
+        return
+    found = tuple(str(each["name"]) for each in asked())
+    if found != ACTION_NAMES:
+        raise ValueError(
+            f"name: an action of '{name}' is {', '.join(found)} in the deepmind_lab that is installed; expected "
+            f"{', '.join(ACTION_NAMES)}, in this order. Build the version of its source that has these."
+        )
 
 
 def _config(level: str) -> dict[str, str]:
