@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -211,10 +212,15 @@ def test_a_server_that_answers_garbage(serve, garbage, says):
         ("score", {"reward": False}, "neither a reward nor a Score"),
     ],
 )
-def test_a_server_of_something_else(serve, specs, behaviour, says):
-    server = serve(specs=specs, **behaviour)
+def test_a_server_of_something_else(serve, specs, behaviour, says, monkeypatch):
+    """It is hung up on at once: neither its channel nor the thread that listens to it is left."""
+    server, opened = serve(specs=specs, **behaviour), []
+    monkeypatch.setattr(suite, "connect", lambda options: opened.append(line.connect(options)) or opened[0])
     with pytest.raises(ServerError, match=says), client(server):
         pass
+    with pytest.raises(ServerError, match="is closed"):
+        opened[0].send(None)
+    assert "derex-hard8" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_server_that_changes_its_mind(serve):
@@ -227,6 +233,15 @@ def test_a_server_that_is_not_one(serve):
     server = serve(open_step=True)
     with pytest.raises(ServerError, match="before any world is joined"), client(server):
         pass
+
+
+def test_no_proxy_is_asked_for_this_machine(serve, monkeypatch):
+    """Port 9 has nobody listening; the server is found without it."""
+    for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with client(serve()) as env:
+        assert len(episode(env, FORWARD, seed=1)) == 5
 
 
 def test_messages_have_a_largest_size(serve):

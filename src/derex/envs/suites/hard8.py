@@ -57,9 +57,12 @@ class Hard8:
         self._world: World | None = None
         self._used = False
         self._score, self._image = 0.0, None
-        world = self._joined(seed=0)
-        self._specs = world.shown()
-        self._seen = dm_specs.observations(self._specs)
+        try:
+            self._specs = self._joined(seed=0).shown()
+            self._seen = dm_specs.observations(self._specs)
+        except BaseException:
+            self._drop()  # whoever is told has nothing to close
+            raise
         self.spec = EnvironmentSpec(name, self._seen.spec, _BOUNDS.spec, HORIZON, SUCCESS)
 
     def begin(self, seed: int) -> Any:

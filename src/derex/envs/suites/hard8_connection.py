@@ -82,11 +82,10 @@ class Connection:
 
         self._options = options
         size = options.largest_message
-        self._channel = grpc.secure_channel(
-            options.address,
-            credentials(options),
-            [("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size)],
-        )
+        settings = [("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size)]
+        if is_loopback(split_address(options.address)[0]):
+            settings.append(("grpc.enable_http_proxy", 0))  # a proxy's localhost is another
+        self._channel = grpc.secure_channel(options.address, credentials(options), settings)
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         try:
@@ -101,7 +100,7 @@ class Connection:
             iter(self._requests.get, None)
         )
         # a blocking read has no time limit; reading in a thread of its own, the queue gives one
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, name="derex-hard8", daemon=True)
         self._reader.start()
         self._open = True
 
