@@ -1,6 +1,7 @@
 """The command: help that can be read, errors that say what to do, exit codes that scripts can trust."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -252,6 +253,29 @@ def test_the_process_returns_the_exit_code() -> None:
     )
     assert answer.returncode == 2
     assert answer.stderr.startswith("derex: error: there is no study 'tabluar'.")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("envs", "dmlab30")])
+def test_a_reader_who_leaves_is_no_error(arguments: tuple[str, ...]) -> None:
+    """As in `derex envs | head -1`: quiet, with the code that a shell has for SIGPIPE."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "derex.cli", *arguments],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (answer.returncode, answer.stderr) == (141, b"")
+
+
+def test_other_pipes_that_break_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    raises.append(BrokenPipeError(32, "Broken pipe", "a worker's"))
+    assert exit_code("demo") == 2
+    assert "a worker's: Broken pipe" in capsys.readouterr().err
 
 
 REAL = dict(studies.STUDIES)

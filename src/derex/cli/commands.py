@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,8 +33,10 @@ BAD_INPUT = (ValueError, OSError)  # OSError: a folder that is a file, not ours,
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; with no `argv`, the process's own arguments."""
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        return _flushed(list(sys.argv[1:] if argv is None else argv))
     except BAD_INPUT as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 141
         if os.environ.get("DEREX_TRACEBACK") == "1":
             traceback.print_exc()
         print(f"derex: error: {_one_line(error)}", file=sys.stderr)
@@ -46,6 +49,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:
             _leave_at_once(130)
         return 130
+
+
+def _flushed(arguments: list[str]) -> int:
+    """What is printed goes out here, so that a reader who has left is noticed here, not while Python ends."""
+    try:
+        return _dispatch(arguments)
+    finally:
+        sys.stdout.flush()
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of what is printed has left, as `head` does: no mistake, and nobody to tell.
+
+    What is still to be printed then goes nowhere, as Python would complain of it at its end.
+    """
+    try:
+        printed = sys.stdout.fileno()
+    except OSError:  # it is no file
+        return False
+    poll = select.poll()
+    poll.register(printed, 0)
+    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, printed)
+    os.close(nowhere)
+    return True
 
 
 def _leave_at_once(code: int) -> None:
