@@ -1,8 +1,13 @@
 """Environments by name, and what a wrong name is answered."""
 
+import sys
+import types
+from importlib.machinery import ModuleSpec
+
 import pytest
 
 from derex.envs import make, names
+from derex.envs.registry import is_installed
 
 
 def test_names():
@@ -65,3 +70,15 @@ def test_a_strange_name_is_told_the_known_ones():
 def test_numbers_are_checked(name, says):
     with pytest.raises(ValueError, match=says):
         make(name)
+
+
+@pytest.mark.parametrize("package", ["ale_py", "gymnasium"])
+def test_atari_needs_both_of_its_packages(package, monkeypatch):
+    """ale_py is there without gymnasium, by which its games are made."""
+    for name in ("ale_py", "gymnasium"):
+        module = types.ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
+    assert is_installed("atari")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert not is_installed("atari")

@@ -79,6 +79,8 @@ class Suite(NamedTuple):
     """what has to be importable; empty: a package called as the suite is"""
     threads: bool = False
     """whether the package itself steps many at once, by threads of the training process (`make_many`)"""
+    besides: tuple[str, ...] = ()
+    """other packages that have to be importable, which the first does not bring"""
 
 
 _PLACE = "derex.envs.suites"
@@ -128,7 +130,15 @@ SUITES: dict[str, Suite] = {
         threads=True,
     ),
     "vizdoom": Suite(f"{_PLACE}.vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
-    "atari": Suite(f"{_PLACE}.atari", "atari", "Atari 2600", "atari:ALE/MontezumaRevenge-v5", True, "ale_py"),
+    "atari": Suite(
+        f"{_PLACE}.atari",
+        "atari",
+        "Atari 2600",
+        "atari:ALE/MontezumaRevenge-v5",
+        True,
+        "ale_py",
+        besides=("gymnasium",),
+    ),
     "dm_env": Suite(
         f"{_PLACE}.dm_env",
         "dm-env",
@@ -175,8 +185,11 @@ def suite_names(suite: str) -> list[str]:
 
 
 def is_installed(suite: str) -> bool:
-    """Whether the package that brings the suite is there; nothing is imported."""
-    return importlib.util.find_spec(SUITES[suite].package or suite) is not None
+    """Whether the packages that bring the suite are there; nothing is imported."""
+    found = SUITES[suite]
+    return all(
+        importlib.util.find_spec(name) is not None for name in (found.package or suite, *found.besides)
+    )
 
 
 def is_own_code(name: str) -> bool:
