@@ -1,6 +1,7 @@
 """Curves of many runs: who belongs together, which numbers are drawn, what is said of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,27 @@ def test_folders_can_be_kept_apart(write_run, tmp_path):
     write_run("y/a", {0: [1.0]})
     assert [one.label for one in groups_in(tmp_path, "folder")] == ["x/a", "y/a"]
     assert [one.label for one in groups_in(tmp_path / "x", "folder")] == ["a"]
+
+
+def test_copies_of_a_run_count_once(write_run, tmp_path):
+    """By the one that came farthest; seeds that only one has all count."""
+    write_run("a", {0: [1.0], 1: [2.0]})
+    write_run("b", {0: [1.0, 5.0], 2: [3.0, 3.0]}, keep=9)
+    write_run("c", {0: [7.0, 7.0]}, agent={"width": 16})
+    (group,) = groups_in(tmp_path)
+    assert group.finals("return").tolist() == [2.0, 5.0, 3.0, 7.0]
+    assert group.copies == 1
+    (note,) = [note for note in notes_on([group]) if "count once" in note]
+    assert "1 left out" in note
+    assert all(one.copies == 0 for one in groups_in(tmp_path, "folder"))
+
+
+@pytest.mark.parametrize("tasks", [5, {"catch": 5}, [1]])
+def test_tasks_that_are_none_are_left_out(tasks, write_run, tmp_path):
+    folder = write_run("a", {0: [1.0]})
+    runs = [replace(run, lines=[run.lines[0] | {"tasks": tasks}]) for run in find_runs([folder])]
+    with pytest.raises(ValueError, match=r"task: no run has 'all'\. No run has several tasks"):
+        learning_curves.runs_of_task(runs, "all")
 
 
 def test_lines_at_other_steps_are_put_on_one_grid(write_run, tmp_path):

@@ -6,6 +6,7 @@ Shapes: T steps, N seeds.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ STEPS = "environment steps of each seed"
 MOST_POINTS = 400  # of a curve; neighbouring lines of longer runs are averaged
 SPANS = {"success": (0.0, 1.0)}
 MAY_DIFFER = ("seed", "seeds", "steps", "log_every", "env")  # within a group, besides what saves and logs
+DECIDING = ("env", "method", "form", "streams", "agent", "representation", "deterministic")
 COLUMNS = ("environment", "method", "seeds", "steps", "final {}", "mean", "worst seed")
 EVERYWHERE = "all"
 
@@ -42,6 +44,7 @@ class Group:
         colour: number of its colour.
         dash: number of its dash.
         runs: its runs.
+        copies: seeds that were left out, since another run of equal options has them.
     """
 
     env: str
@@ -49,6 +52,7 @@ class Group:
     colour: int
     dash: int
     runs: tuple[RunLog, ...]
+    copies: int = 0
 
     def finals(self, metric: str) -> Float[np.ndarray, " N"]:
         """The final score of every seed."""
@@ -80,7 +84,9 @@ def group_runs(runs: Sequence[RunLog], label: Label = "method") -> list[Group]:
     members: dict[tuple[str, Any], list[RunLog]] = {}
     for run, key in zip(runs, keys, strict=True):
         members.setdefault((run.env, key), []).append(run)
-    return [Group(env, names[key], *looks[key], tuple(ones)) for (env, key), ones in members.items()]
+    return [
+        Group(env, names[key], *looks[key], *_without_copies(ones)) for (env, key), ones in members.items()
+    ]
 
 
 def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
@@ -90,18 +96,18 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
         runs: all of them; those without the task are left out.
         task: its name, or "all" for each.
     """
-    known = _distinct(name for run in runs for line in run.lines for name in line.get("tasks", ()))
+    known = _distinct(name for run in runs for line in run.lines for name in _tasks(line))
     if task not in known and (task != EVERYWHERE or not known):
         close = difflib.get_close_matches(task, known, n=1)
         hint = f" Perhaps you meant {close[0]!r}." if close else ""
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
         raise ValueError(f"task: no run has {task!r}.{hint} {there}.")
     wanted = known if task == EVERYWHERE else [task]
-    sets = {run.env for run in runs if any(line.get("tasks") for line in run.lines)}
+    sets = {run.env for run in runs if any(map(_tasks, run.lines))}
     found = []
     for name in wanted:
         for run in runs:
-            lines = [line | line["tasks"][name] for line in run.lines if name in line.get("tasks", ())]
+            lines = [line | _tasks(line)[name] for line in run.lines if name in _tasks(line)]
             if lines:
                 env = name if len(sets) == 1 else f"{run.env}: {name}"
                 found.append(replace(run, config=run.config | {"env": env}, lines=lines))
@@ -175,6 +181,11 @@ def notes_on(groups: Sequence[Group]) -> list[str]:
         if options:
             notes.append(
                 f"{name}: joins runs that differ in {', '.join(options)}; --label folder keeps them apart."
+            )
+        if group.copies:
+            notes.append(
+                f"{name}: seeds that another run of the same options has too, as copies of a folder have, count once; "
+                f"{group.copies} left out; --label folder keeps them apart."
             )
         if len(set(group.reached)) > 1:
             low, high = (short_steps(step) for step in (min(group.reached), max(group.reached)))
@@ -259,6 +270,40 @@ def _thinned(
     sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
     counts = np.add.reduceat(known.astype(int), starts, axis=0)
     return steps[ends - 1], np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _tasks(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The numbers of each task; of a line that somebody edited, those that are some."""
+    tasks = line.get("tasks")
+    return {name: of for name, of in tasks.items() if isinstance(of, dict)} if isinstance(tasks, dict) else {}
+
+
+def _without_copies(runs: Sequence[RunLog]) -> tuple[tuple[RunLog, ...], int]:
+    """The runs with each seed of equal options once, by the run that took it farthest; and how many were left out.
+
+    Copies of a run would make its seeds count twice, and intervals narrower than what was run.
+    """
+    farthest: dict[tuple[str, Any], tuple[int, int]] = {}
+    for place, run in enumerate(runs):
+        for line in run.lines:
+            known = farthest.setdefault((_identity(run), line["seed"]), (line["step"], place))
+            if line["step"] > known[0]:
+                farthest[_identity(run), line["seed"]] = (line["step"], place)
+    kept, copies = [], 0
+    for place, run in enumerate(runs):
+        seeds = {line["seed"] for line in run.lines}
+        own = {seed for seed in seeds if farthest[_identity(run), seed][1] == place}
+        copies += len(seeds - own)
+        if own == seeds:
+            kept.append(run)
+        elif own:
+            kept.append(replace(run, lines=[line for line in run.lines if line["seed"] in own]))
+    return tuple(kept), copies
+
+
+def _identity(run: RunLog) -> str:
+    """What decides the numbers of a seed."""
+    return json.dumps({name: of for name, of in run.config.items() if name in DECIDING}, sort_keys=True)
 
 
 def _by_seed(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
