@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax.errors import JaxRuntimeError
 
+import derex.training.run
+import derex.training.trained
 from derex import load_agent
 from derex.agents.config import AgentConfig
 from derex.cli import main
@@ -25,11 +28,14 @@ from derex.representations.histories import HistoriesForm
 from derex.representations.own import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
-from derex.training import TrainConfig, load_config, restore_run, train
+from derex.training import TrainConfig, load_config, restore_run, room, train
 from derex.training.checkpoints import CheckpointError
 from derex.training.config import from_plain, to_plain
+from derex.training.folder import FullDiskError
 from derex.training.manifest import write_manifest
+from derex.training.option_types import check_types
 from derex.training.resuming import OtherRunError
+from derex.training.room import OutOfMemoryError
 from derex.training.trained import restore_agents
 
 AGENT = AgentConfig(width=4, unroll=4, epochs=1, minibatches=1, core="feed-forward")
@@ -147,6 +153,48 @@ def test_a_mistake_that_shows_late_touches_nothing(overwrite: bool, run: Path, t
     assert not (tmp_path / "new").exists()
 
 
+def test_what_memory_cannot_hold_is_refused_before_the_old_run_is_touched(run: Path) -> None:
+    before = contents(run)
+    with pytest.raises(
+        OutOfMemoryError, match=r"take [\d,]{15,} bytes.*this machine has .*Lower --agent.width"
+    ):
+        train(config_in(run, agent=replace(AGENT, width=2**20), overwrite=True))
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("case", ["new", "overwrite", "resume"])
+def test_a_full_disk_is_noticed_before_anything_is_touched(
+    case: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(run)
+    assert train(config_in(run)).finished_before  # the control: what takes no room is done
+    monkeypatch.setattr(room, "SPARE", 1 << 62)
+    out = tmp_path / "a" / "new" if case == "new" else run
+    with pytest.raises(
+        FullDiskError, match=r"--out: the disk of .* is full: .* Nothing was touched. Make room"
+    ):
+        train(config_in(out, steps=4 * UPDATE, overwrite=case == "overwrite"))
+    assert contents(run) == before
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("error", [JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), MemoryError()])
+def test_memory_that_runs_out_is_one_line(
+    error: Exception, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(derex.training.run, "make_loop", fail)
+    assert main(["train", "--resume", str(run), "--steps", str(4 * UPDATE)]) == 2
+    said = capsys.readouterr().err
+    assert "derex: error: out of memory: " in said
+    assert "Lower --agent.width" in said
+    monkeypatch.setattr(derex.training.trained, "load_arrays", fail)
+    assert main(["eval", str(run)]) == 2
+    assert "derex: error: out of memory: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("method", ["os:system", "json:JSONDecodeError", ":"])
 def test_code_that_is_no_method(method: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^method: "):
@@ -198,6 +246,36 @@ def test_a_damaged_config(damage: str, run: Path, capsys: pytest.CaptureFixture[
         said = capsys.readouterr().err
         assert "damaged" in said or "agent" in said
     assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("steps", None, "steps: expected a number, got None"),
+        ("streams", 8.0, "streams: expected a whole number, got 8.0"),
+        ("seed", 0.5, "seed: expected a whole number, got 0.5"),
+        ("keep", 2.5, "keep: expected a whole number, got 2.5"),
+        ("deterministic", "no", "deterministic: expected true or false, got 'no'"),
+        ("loggers", "wandb", "loggers: expected a list, got 'wandb'"),
+        ("agent", {"width": 8.5}, "agent.width: expected a whole number, got 8.5"),
+        ("agent", {"gamma": "high"}, "agent.gamma: expected a number, got 'high'"),
+        ("agent", 5, "agent: expected AgentConfig, got 5"),
+    ],
+)
+def test_options_of_another_type(name: str, value: Any, says: str, run: Path, tmp_path: Path) -> None:
+    """In a file that was edited, and from Python."""
+    edit(run, lambda content: content["config"].update({name: value}))
+    with pytest.raises(ValueError, match=rf"config\.json is damaged: {re.escape(says)}\.$"):
+        load_config(run)
+    config = config_in(tmp_path, agent=replace(AGENT))
+    place, (part, wrong) = (
+        (config.agent, *value.items()) if isinstance(value, dict) else (config, (name, value))
+    )
+    object.__setattr__(
+        place, part, wrong
+    )  # in tests the types of arguments are checked before, and in other words
+    with pytest.raises(ValueError, match=rf"^{re.escape(says)}\.$"):
+        check_types(config)
 
 
 def test_a_config_that_was_edited_is_refused_by_field(run: Path) -> None:
@@ -281,6 +359,20 @@ def test_damaged_metrics_of_a_finished_run(text: str, run: Path) -> None:
     (run / "metrics.jsonl").write_text(text)
     with pytest.raises(ValueError, match=r"metrics\.jsonl has lines that are damaged, or none"):
         train(config_in(run))
+
+
+def test_metrics_that_are_gone_are_missed(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"step": 32, "seed": 0}\n')
+    before = contents(run)
+    with pytest.raises(ValueError, match=r"has a damaged line: expected step, seed, return, success in it"):
+        train(config_in(run, steps=3 * UPDATE))
+    assert contents(run) == before
+    (run / "metrics.jsonl").unlink()
+    train(config_in(run, steps=3 * UPDATE))
+    assert (
+        f'"missing metrics", "problem": "metrics.jsonl has not all lines of step {2 * UPDATE}'
+        in (run / "events.jsonl").read_text()
+    )
 
 
 def test_beginning_again_leaves_nothing_of_the_old_run(run: Path) -> None:

@@ -1,6 +1,7 @@
 """The folder of a run: whose it is, what is written, and what numbers become lines."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import pytest
 
 from derex.envs import make
 from derex.envs.wrappers import EpisodeSums
+from derex.training import folder as folder_module
 from derex.training.folder import (
     FullDiskError,
     append_lines,
+    check_metrics,
     claim_folder,
     cut_metrics,
     find_commit,
     load_config,
     locked,
+    source_commit,
+    where_it_runs,
 )
 from derex.training.loop import Skips
 from derex.training.metrics import DivergedError, Reading, check_skips, lines_of, rank_correlation
@@ -91,12 +96,27 @@ def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
 
 def test_lines_after_a_step_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    lines = [json.dumps({"step": step, "seed": 0, "return": None, "success": None}) for step in (1, 2, 3)]
+    path.write_text("\n".join(lines) + '\n{"st')
     cut_metrics(tmp_path, 2)
-    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl has a damaged line: .*Mend it or take it out"):
-        cut_metrics(tmp_path, 2)
+    assert path.read_text() == "\n".join(lines[:2]) + "\n"
+    for damaged in ('{"st', '{"step": 2, "seed": 0, "success": null}', "5", "[]"):
+        path.write_text("\n".join([lines[0], damaged, lines[2]]) + "\n")
+        with pytest.raises(ValueError, match=r"metrics.jsonl has a damaged line: .*Mend it or take it out"):
+            cut_metrics(tmp_path, 2)
+
+
+def test_lines_that_the_checkpoint_knows_of_are_missed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert check_metrics(tmp_path, 0, (0, 1)) == ""
+    assert "not all lines of step 4, which were written; its last step before is 0" in check_metrics(
+        tmp_path, 4, (0, 1)
+    )
+    lines = [{"step": step, "seed": seed, "return": 0, "success": 0} for step in (2, 4) for seed in (0, 1)]
+    append_lines(path, lines)
+    assert check_metrics(tmp_path, 4, (0, 1)) == ""
+    assert "its last step before is 4" in check_metrics(tmp_path, 4, (0, 1, 2))
+    assert "its last step before is 2" in check_metrics(tmp_path, 3, (0, 1))
 
 
 def test_a_full_disk_leaves_whole_lines() -> None:
@@ -142,6 +162,30 @@ def test_a_folder_without_git_has_no_commit(tmp_path: Path, monkeypatch: pytest.
     assert find_commit(tmp_path) is None
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_commit(Path(__file__).parent) is None
+
+
+def test_the_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the folder in which it is called, nor that of a repository in which it is installed."""
+    repository = tmp_path / "theirs"
+    installed = repository / "site-packages" / "folder.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("")
+    new = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    try:
+        subprocess.run([*new, "init", "-q"], check=True)
+        subprocess.run([*new, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    except OSError:
+        pytest.skip("there is no git here")
+    monkeypatch.chdir(repository)
+    said = where_it_runs()
+    assert said["commit_of_directory"] is not None
+    assert said["commit_of_directory"] == find_commit(repository)
+    assert said["commit"] == source_commit() != said["commit_of_directory"]
+    monkeypatch.setattr(folder_module, "__file__", str(installed))
+    assert source_commit() is None
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert "commit_of_directory" not in where_it_runs()
 
 
 def reading(n: int, **changes: Any) -> Reading:
@@ -196,6 +240,15 @@ def test_too_many_skipped_in_a_row_stop_the_run() -> None:
     says = "diverged by step 96, seed 6: 3 updates in a row were skipped since an observation and a loss or a gradient"
     with pytest.raises(DivergedError, match=says):
         check_skips(skips, 96, (5, 6), 3)
+
+
+def test_rows_from_before_a_lower_limit_are_no_reason_to_stop() -> None:
+    causes = jnp.array([[False, False, False], [True, False, True]])
+    skips = Skips(jnp.array([0, 1]), jnp.array([2, 3]), causes)
+    check_skips(skips, 96, (5, 6), 2, before=np.array([2, 3]))
+    for now in (skips._replace(in_a_row=jnp.array([0, 2])), skips._replace(most=jnp.array([2, 4]))):
+        with pytest.raises(DivergedError, match="seed 6: 2 updates in a row"):
+            check_skips(now, 96, (5, 6), 2, before=np.array([2, 3]))
 
 
 def test_success_is_null_where_it_is_not_defined() -> None:

@@ -49,6 +49,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:
             _leave_at_once(130)
         return 130
+    except Exception as error:
+        if not _is_memory(error):
+            raise
+        print(
+            f"derex: error: out of memory: {_one_line(error)[:200]} Ask for less at a time, or use a larger machine.",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory ran out, of the machine or a device; JAX's error is known by name, without importing JAX."""
+    return isinstance(error, MemoryError) or (
+        type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+    )
 
 
 def _flushed(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from derex.agents.config import AgentConfig
+from derex.training.option_types import check_type, check_types
 
 LINES = 100  # of metrics in a run, about, where nothing else is asked for
 LARGEST_SEED = 2**31
@@ -65,6 +66,7 @@ class TrainConfig:
     """options of the form; none: its own defaults"""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("steps", "log_every"):
             value = getattr(self, name)
             if value is not None and not (1 <= value <= MOST_STEPS and float(value).is_integer()):
@@ -189,14 +191,20 @@ def to_plain(options: Any) -> Any:
     return {part.name: to_plain(getattr(options, part.name)) for part in fields(options)}
 
 
-def from_plain(default: Any, values: dict[str, Any]) -> Any:
-    """The dataclass `default` with the values that `to_plain` gave, perhaps by way of JSON."""
-    return replace(default, **{name: _like(getattr(default, name), value) for name, value in values.items()})
+def from_plain(default: Any, values: dict[str, Any], prefix: str = "") -> Any:
+    """The dataclass `default` with the values that `to_plain` gave, perhaps by way of JSON.
+
+    A value of another type than its field's is refused, with `prefix` before the name: files can be edited.
+    """
+    given = {name: _like(getattr(default, name), value, f"{prefix}{name}.") for name, value in values.items()}
+    for name, value in given.items():
+        check_type(type(default), name, value, prefix)
+    return replace(default, **given)
 
 
-def _like(default: Any, value: Any) -> Any:
+def _like(default: Any, value: Any, prefix: str) -> Any:
     if isinstance(value, dict) and hasattr(default, "__dataclass_fields__"):
-        return from_plain(default, value)
+        return from_plain(default, value, prefix)
     if isinstance(default, float) and value in ("inf", "-inf"):
         return float(value)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

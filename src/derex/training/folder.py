@@ -34,6 +34,7 @@ CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visit
 EVENTS, CHECKPOINTS, EVALUATIONS = "events.jsonl", "checkpoints", "eval.json"
 LOGGED = ("tensorboard", "wandb")  # folders of loggers
 COMMAND = "train"
+NEEDED = ("step", "seed", "return", "success")  # in a line of metrics, for scores
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint")
 NOT_WRITTEN = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
 SAVING = ("save_every", "keep", "max_skipped")
@@ -148,14 +149,15 @@ def add_resumed(folder: Path, config: TrainConfig, step: int, changed: dict[str,
 
 
 def where_it_runs() -> dict[str, Any]:
-    """Versions, devices and commit."""
+    """Versions, devices, the commit of derex itself, and that of the current folder where it is a repository."""
     device = jax.devices()[0]
+    here = find_commit(Path.cwd())
     return {
         "versions": {"derex": __version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "devices": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
-        "commit": find_commit(Path.cwd()),
-    }
+        "commit": source_commit(),
+    } | ({} if here is None else {"commit_of_directory": here})
 
 
 def check_env(folder: Path, env: Any, named: str | None) -> None:
@@ -191,10 +193,13 @@ def load_config(folder: str | Path, method: str | None = None, env: str | None =
                 f"name it too: --method {chosen}"
             )
         check_env(folder, options["env"], env)
-        default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
-        return from_plain(default, options)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
+    try:
+        default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
+        return from_plain(default, options).resolved()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"folder: {folder / CONFIG} is damaged: {str(error).rstrip('.')}.") from error
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -203,17 +208,50 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def check_metrics(folder: Path, step: int, seeds: tuple[int, ...]) -> str:
+    """Whether metrics.jsonl has what a run that goes on needs of it; only reads.
+
+    Args:
+        folder: of the run.
+        step: of the last line that the checkpoint knows of; 0 where it knows of none.
+        seeds: each has a line there.
+
+    Returns:
+        What is missing, in words; empty where nothing is. A run can go on without: what was learnt is elsewhere.
+
+    Raises:
+        ValueError: a line is damaged.
+    """
+    kept = [content for _, content in _kept_lines(folder / METRICS, step)]
+    last = {line["seed"] for line in kept if line["step"] == step}
+    if step and last != set(seeds):
+        reached = max((line["step"] for line in kept), default=0)
+        return f"{METRICS} has not all lines of step {step}, which were written; its last step before is {reached}"
+    return ""
+
+
 def cut_metrics(folder: Path, step: int) -> None:
     """Takes lines of later steps away, and one that was not written to its end."""
     path = folder / METRICS
+    if path.exists():
+        write_atomically(path, b"".join(line + b"\n" for line, _ in _kept_lines(path, step)))
+
+
+def _kept_lines(path: Path, step: int) -> list[tuple[bytes, dict[str, Any]]]:
+    """Whole lines up to the step, as they are and read; none where there is no file."""
     if not path.exists():
-        return
+        return []
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        kept = [line for line in lines if json.loads(line)["step"] <= step]
+        read = [(line, json.loads(line)) for line in lines]
+        for line, content in read:
+            if not (all(name in content for name in NEEDED) and isinstance(content["seed"], int)):
+                raise ValueError(
+                    f"expected {', '.join(NEEDED)} in it, got {line[:80].decode(errors='replace')}"
+                )
+        return [(line, content) for line, content in read if content["step"] <= step]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--out: {path} has a damaged line: {error}. Mend it or take it out.") from error
-    write_atomically(path, b"".join(line + b"\n" for line in kept))
 
 
 def append_lines(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -250,6 +288,16 @@ def add_event(folder: Path, event: str, **details: Any) -> None:
     """A line of events.jsonl with the time."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     append_lines(folder / EVENTS, [{"time": now, "event": event, **details}])
+
+
+def source_commit() -> dict[str, Any] | None:
+    """The commit of the code that runs; None where it is installed, be it inside of somebody's repository."""
+    folder = Path(__file__).parent
+    try:
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return find_commit(folder)
 
 
 def find_commit(folder: Path) -> dict[str, Any] | None:

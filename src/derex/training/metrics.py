@@ -48,9 +48,13 @@ def read(training: Training, state: TrainState) -> Reading:
     return reading._replace(assigned=training.streams.assigned)
 
 
-def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int) -> None:
-    """Raises `DivergedError` where a seed has skipped `most` updates in a row; `skips` has the seeds in front."""
-    rows = np.asarray(skips.most)
+def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0) -> None:
+    """Raises `DivergedError` where a seed has skipped `most` updates in a row; `skips` has the seeds in front.
+
+    Rows may begin and end between two looks, so that the longest counts, if it is longer than that of `before`, when
+    the run was begun or gone on with: under a `most` that is lower now, what was skipped then is no reason to stop.
+    """
+    rows = np.where(np.asarray(skips.most) > before, skips.most, skips.in_a_row)
     place = int(np.argmax(rows))
     if rows[place] < most:
         return

@@ -17,6 +17,7 @@ from derex.training.folder import (
     add_event,
     add_resumed,
     check_folder,
+    check_metrics,
     claim_folder,
     cut_metrics,
     holds_run,
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
     """the checkpoint to go on from; None: begin"""
     changed: dict[str, Any]
     """options that are not as they were: [before, now]"""
+    missing: str = ""
+    """lines of metrics that should be there, in words"""
 
     @property
     def finished(self) -> bool:
@@ -74,7 +77,8 @@ def plan_run(config: TrainConfig) -> Plan:
     if steps_saved(folder):
         found = find_checkpoint(folder)
         _refuse_edited(folder, found, earlier)
-        return Plan(config, found, changed)
+        plan = Plan(config, found, changed)
+        return plan if plan.finished else plan._replace(missing=_missing_lines(plan))
     metrics = folder / METRICS
     if metrics.exists() and metrics.stat().st_size:
         raise FileExistsError(
@@ -96,10 +100,22 @@ def carry_out(plan: Plan) -> None:
         add_event(folder, "damaged checkpoint", problem=problem, used=step)
     _set_aside_damaged(folder, step)
     remove_leftovers(folder)
-    logged = plan.found.manifest["progress"]["logged"]
-    cut_metrics(folder, logged * config.iteration_steps)
+    if plan.missing:
+        add_event(folder, "missing metrics", problem=plan.missing)
+    cut_metrics(folder, _last_line(plan.found, config))
     add_resumed(folder, config, step, plan.changed)
     add_event(folder, "resumed", step=step)
+
+
+def _missing_lines(plan: Plan) -> str:
+    if plan.found is None:
+        return ""
+    return check_metrics(plan.config.out, _last_line(plan.found, plan.config), plan.config.all_seeds)
+
+
+def _last_line(found: Found, config: TrainConfig) -> int:
+    """The step of the last lines that were written before the checkpoint."""
+    return found.manifest["progress"]["logged"] * config.iteration_steps
 
 
 def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from derex.training.folder import (
     append_lines,
     check_folder,
     full_disk,
+    holds_run,
     is_full,
     locked,
     make_folder,
@@ -39,6 +40,7 @@ from derex.training.mesh import check_streams, data_mesh, placed
 from derex.training.metrics import check_skips, lines_of, read
 from derex.training.progress import Noting, Progress
 from derex.training.resuming import Plan, carry_out, plan_run
+from derex.training.room import check_disk, check_memory, memory_named, size_of
 from derex.training.saving import Saver
 from derex.training.stopping import Stopped, StopRequest
 from derex.training.visit_file import VisitFile
@@ -79,14 +81,22 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
         Stopped: by SIGTERM or Ctrl-C, once all is saved.
         DivergedError: too many updates in a row had numbers that are not finite.
         WorkerFailed: a worker had to be started again too often; all is saved.
-        OSError: the folder cannot be used, holds another run, or its disk is full.
+        OSError: the folder cannot be used, holds another run, its disk is full, or there is too little memory.
     """
     if config.deterministic:
         require_determinism()
-    _rehearse(config)
+    with memory_named():
+        return _train(config, progress)
+
+
+def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
+    size = _rehearse(config)
+    check_memory(size)
     check_loggers(config.loggers)
     check_streams(config.streams, data_mesh())
     check_folder(config.out)
+    if config.overwrite or not holds_run(config.out):
+        check_disk(config.out, size)
     make_folder(config.out)
     with locked(config.out):
         plan = plan_run(config)
@@ -96,19 +106,26 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
         if plan.finished:
             say(f"finished already, at step {plan.done * plan.config.iteration_steps}; more steps: --steps")
             return _earlier_result(plan)
+        if plan.missing:
+            say(f"{plan.missing}; it goes on without them")
+        check_disk(config.out, size)
         carry_out(plan)
         with StopRequest() as stop, one_blas_thread():
             return _Run(plan, progress or _Nobody(), say, stop).to_the_end()
 
 
-def _rehearse(config: TrainConfig) -> None:
-    """Builds all that will be needed, without a number in it: a mistake is found before anything is touched."""
+def _rehearse(config: TrainConfig) -> int:
+    """Builds all that will be needed, without a number in it: a mistake is found before anything is touched.
+
+    Returns how many bytes the state takes.
+    """
     training = make_training(config)
-    jax.eval_shape(lambda: training.begin_seeds(config.all_seeds))
+    state = jax.eval_shape(lambda: training.begin_seeds(config.all_seeds))
     try:
         json.dumps(plain_options(config), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: an option cannot be written down in JSON: {error}.") from error
+    return size_of(state)
 
 
 class _Run:
@@ -146,6 +163,7 @@ class _Run:
             visits = load_arrays(plan.found)[VISITS_PART]
             self.state = load_state(plan.found, self.training, self.config)
             self.say(f"goes on from step {plan.found.path.name}")
+        self._skipped_before = np.array(self.state.skips.most)
         self.visits = VisitFile(self.config, self.training.streams.spec, visits)
         self.done, self.logged = saved.get("iterations", 0), saved.get("logged", 0)
         self._seconds_before, self._interval_seconds = (
@@ -242,7 +260,8 @@ class _Run:
         self._pace = elapsed / piece
         self._interval_seconds += elapsed
         self.advancing_seconds += elapsed
-        check_skips(self.state.skips, self.step, self.config.all_seeds, self.config.max_skipped)
+        seeds, most = self.config.all_seeds, self.config.max_skipped
+        check_skips(self.state.skips, self.step, seeds, most, self._skipped_before)
         self.progress.advanced(self.step, self.config.iteration_steps * self.config.seeds / self._pace)
 
     def _log(self) -> None:
