@@ -1,10 +1,14 @@
 """Steps a second of a host environment: in our workers, with a policy, and training, against bare environments.
 
-    python benchmarks/host_speed.py --env vizdoom:VizdoomMyWayHome-v0 [--streams 8] [--workers 2] [--json FILE]
+    python benchmarks/host_speed.py --env vizdoom:VizdoomMyWayHome-v1 [--streams 8] [--workers 2] [--pin] [--json FILE]
 
-Bare environments are stepped with random actions in as many processes, which talk to nobody. All in one run, the rows
-in turn, so that what else the machine does falls on all of them; each row is the median of its rounds, after one that
-does not count. Resets count as steps everywhere.
+Two rows are of processes that step with random actions and talk to nobody. In one are bare environments: what gymnasium
+makes, with the same options as ours (resolution, frames of a step), stepped with samples of its own space; what it
+shows is thrown away as it is. In the other are ours, which show what agents see: pictures at our size, words as numbers.
+Suites that are not gymnasium's have the second alone. With --pin both stay on a core each, as our workers do.
+
+All in one run, the rows in turn, so that what else the machine does falls on all of them; each row is the median of its
+rounds, after one that does not count. Resets count as steps everywhere.
 """
 
 from __future__ import annotations
@@ -12,19 +16,22 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from derex.agents.config import AgentConfig
 from derex.envs.host import HostTask, PoolOptions, empty_steps, host_task, open_streams
+from derex.envs.host.sharing import cores_for
 from derex.envs.host.stream import episode_seed
 from derex.training.config import TrainConfig
 from derex.training.host_acting import HostActor, group_sizes
@@ -32,7 +39,9 @@ from derex.training.making import make_loop, make_training
 from derex.training.mesh import data_mesh, placed
 from derex.types import Box, MultiDiscrete
 
-BARE, POOL = "bare environments in processes, random actions", "our workers, no learner, random actions"
+BARE, OURS = "bare environments in processes, random actions", "our adapters in processes, random actions"
+POOL = "our workers, no learner, random actions"
+BASES = {BARE: "bare", OURS: "adapters"}
 POLICY, TRAINING = "our workers, the policy acts, no learner", "our workers, training"
 
 
@@ -50,11 +59,15 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=5.0, help="of one round of a row")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--pin", action="store_true", help="the processes of the first two rows stay on a core"
+    )
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     rates = measure(options)
     for name, rate in rates.items():
-        print(f"{name:<50} {rate:12,.0f} steps/s   {rate / rates[BARE]:5.2f} x bare")
+        times = [f"{rate / rates[base]:5.2f} x {word}" for base, word in BASES.items() if base in rates]
+        print(f"{name:<50} {rate:12,.0f} steps/s   {'   '.join(times)}")
     device = jax.local_devices()[0].device_kind
     print(f"\n{options.env}, {options.streams} streams, {options.workers} workers; device: {device}")
     if options.json:
@@ -66,8 +79,9 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     """Median rate of each row."""
     task = host_task(options.env)
     with ExitStack() as stack:
-        rows = {
-            BARE: bare(task, options, stack),
+        first = {BARE: processes(task, bare, options, stack)} if has_bare(task) else {}
+        rows = first | {
+            OURS: processes(task, adapted, options, stack),
             POOL: random_pool(task, options, stack),
             POLICY: acting(task, options, stack),
             TRAINING: training(options, stack),
@@ -81,14 +95,71 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     return {name: statistics.median(rates) for name, rates in found.items()}
 
 
-def bare(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Callable[[], float]:
-    """Processes that wait until they are told to step for so many seconds."""
+class Player(NamedTuple):
+    """An environment that is stepped at random."""
+
+    begin: Callable[[int], Any]
+    """with a seed"""
+    step: Callable[[], bool]
+    """says whether the episode has ended"""
+    close: Callable[[], None]
+
+
+def adapted(source: Any, rng: np.random.Generator) -> Player:
+    """One of ours; actions are drawn many at a time, as for many streams."""
+    environment = source()
+    drawn: list[Any] = []
+
+    def step() -> bool:
+        if not drawn:
+            drawn.extend(random_actions(environment.spec.action, rng, 1000))
+        _, _, terminated, truncated = environment.act(drawn.pop())
+        return terminated or truncated
+
+    return Player(environment.begin, step, environment.close)
+
+
+def bare(source: Any, rng: np.random.Generator) -> Player:
+    """What is inside of one of ours, made anew without it: it has its time limit, and none of our pictures."""
+    import gymnasium
+
+    ours = source()
+    inside = gymnasium_of(ours).spec
+    ours.close()
+    env = gymnasium.make(inside, disable_env_checker=True)
+    env.action_space.seed(int(rng.integers(2**31)))
+
+    def step() -> bool:
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        return bool(terminated or truncated)
+
+    return Player(lambda seed: env.reset(seed=seed), step, env.close)
+
+
+def gymnasium_of(environment: Any) -> Any:
+    """The environment of gymnasium that ours steps, or none."""
+    return getattr(getattr(environment, "_task", environment), "_env", None)
+
+
+def has_bare(task: HostTask) -> bool:
+    """Whether it can be made without us."""
+    environment = task.source()
+    environment.close()
+    return getattr(gymnasium_of(environment), "spec", None) is not None
+
+
+def processes(
+    task: HostTask, make: Callable[..., Player], options: argparse.Namespace, stack: ExitStack
+) -> Callable[[], float]:
+    """That wait until they are told to step for so many seconds."""
     context = multiprocessing.get_context("spawn")
     lines = []
-    for number in range(options.workers):
+    cores = cores_for(options.workers) if options.pin else [None] * options.workers
+    for number, core in enumerate(cores):
         ours, theirs = context.Pipe()
         share = len(range(number, options.streams, options.workers))
-        process = context.Process(target=step_bare, args=(task.source, share, number, theirs), daemon=True)
+        work = (partial(make, task.source), share, number, core, theirs)
+        process = context.Process(target=step_alone, args=work, daemon=True)
         process.start()
         stack.callback(process.join)
         stack.callback(ours.send, None)
@@ -104,26 +175,27 @@ def bare(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Calla
     return part
 
 
-def step_bare(source: Any, share: int, number: int, line: Any) -> None:
+def step_alone(make: Callable[..., Player], share: int, number: int, core: int | None, line: Any) -> None:
     """In a process: all of its environments in turn."""
-    environments = [source() for _ in range(share)]
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     rng, begun = np.random.default_rng(number), 0
+    players = [make(rng) for _ in range(share)]
     ended = [True] * share
     line.send("ready")
     while (seconds := line.recv()) is not None:
         start, steps = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:
-            for place, environment in enumerate(environments):
+            for place, player in enumerate(players):
                 if ended[place]:
-                    environment.begin(episode_seed((number, place), begun))
+                    player.begin(episode_seed((number, place), begun))
                     ended[place], begun = False, begun + 1
                 else:
-                    step = environment.act(random_actions(environment.spec.action, rng, 1)[0])
-                    ended[place] = step.terminated or step.truncated
+                    ended[place] = player.step()
             steps += share
         line.send(steps / (time.perf_counter() - start))
-    for environment in environments:
-        environment.close()
+    for player in players:
+        player.close()
 
 
 def random_pool(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Callable[[], float]:

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from derex.envs import words
 from derex.envs.suites import pictures
 from derex.envs.suites import vizdoom as suite
 from derex.types import Discrete, MultiDiscrete
@@ -75,11 +76,36 @@ def test_scenarios_with_more_to_see():
     game.close()
     assert env.spec.success_return is None
     env.close()
-    env = suite.make("VizdoomBasic-MultiBinary-v1")
+
+
+def test_buttons_pressed_at_once_and_words():
+    """Actions and parts of observations go to the game and come from it as the package's environment has them."""
+    env = suite.make("VizdoomBasicNotifications-MultiBinary-v1")
+    game = bare("VizdoomBasicNotifications-MultiBinary-v1", frame_skip=4)
     assert env.spec.action == MultiDiscrete((2, 2, 2))
-    env.begin(0)
-    env.act(np.asarray([1, 0, 1]))
+    ours, theirs = env.begin(0), game.reset(seed=0)[0]
+    random, said = np.random.default_rng(0), set()
+    for _ in range(40):
+        np.testing.assert_array_equal(ours["screen"], pictures.resized(theirs["screen"], 72, 96))
+        np.testing.assert_array_equal(ours["gamevariables"], theirs["gamevariables"])
+        np.testing.assert_array_equal(
+            ours["notifications"],
+            words.encode(theirs["notifications"], env.spec.observation["notifications"]),
+        )
+        said.add(theirs["notifications"])
+        action = random.integers(0, 2, 3)
+        step = env.act(action)
+        theirs, reward, ended, _, _ = game.step(action.astype(np.int8))
+        assert (step.reward, step.terminated) == (pytest.approx(reward), ended)
+        if ended:
+            break
+        ours = step.observation
+    assert ours["gamevariables"][0] < 50  # something was shot
+    with pytest.raises(ValueError, match="expected 3 integers"):
+        env.act(np.asarray([1, 0]))
     env.close()
+    game.close()
+    assert len(said) > 1
 
 
 def test_names():
@@ -93,6 +119,41 @@ def test_names():
         suite.make("VizdoomMyWayHome")
     with pytest.raises(ValueError, match="after the @; expected one of 1, 2"):
         suite.make("VizdoomMyWayHome-v1@0")
+
+
+def by_pixels(picture, height, width):
+    """The mean of samples as it is defined, pixel by pixel."""
+    H, W, channels = picture.shape
+    whole = np.zeros((height, width, channels), np.int64)
+    m, n = -(-H // height), -(-W // width)
+    for i in range(m):
+        for j in range(n):
+            rows = ((np.arange(height) + (i + 0.5) / m) * H / height).astype(int)
+            columns = ((np.arange(width) + (j + 0.5) / n) * W / width).astype(int)
+            whole += picture[rows][:, columns]
+    return ((whole + m * n // 2) // (m * n)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((120, 160, 3), (72, 96)),
+        ((120, 160, 1), (72, 96)),
+        ((210, 160, 1), (84, 84)),
+        ((37, 53, 4), (20, 11)),
+        ((10, 10, 3), (20, 20)),
+        ((48, 48, 1), (3, 3)),  # 256 white samples fill 16 bits,
+        ((51, 51, 1), (3, 3)),  # 289 more than that
+    ],
+)
+def test_every_pixel_is_the_mean_of_its_samples(old, new):
+    picture = np.random.default_rng(0).integers(0, 256, old).astype(np.uint8)
+    picture[: old[0] // 2] = 255
+    np.testing.assert_array_equal(pictures.resized(picture, *new), by_pixels(picture, *new))
+    turned = np.ascontiguousarray(picture.transpose(1, 0, 2)).transpose(
+        1, 0, 2
+    )  # not in the order of its memory
+    np.testing.assert_array_equal(pictures.resized(turned, *new), by_pixels(picture, *new))
 
 
 def test_pictures_at_another_size():

@@ -9,6 +9,7 @@ rules the last screen is shown again.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import spaces
+from derex.envs.suites import actions, spaces
 from derex.envs.suites.gymnasium import HORIZON, Gymnasium, made
 from derex.envs.suites.pictures import resized
 from derex.envs.suites.support import load, split_number, unknown
@@ -27,23 +28,37 @@ SCREEN = "RES_160X120"  # the smallest that the game draws; twice as fast as the
 SUCCESS = {"VizdoomMyWayHome": 0.5}
 """returns from which an episode counts: the armour is worth 1, and each of up to 2100 frames costs 0.0001"""
 
+PICTURE_RANK = 3
 _LEFT_OUT = ("audio",)
+_BUFFERS = {
+    "screen": "screen_buffer",
+    "depth": "depth_buffer",
+    "labels": "labels_buffer",
+    "automap": "automap_buffer",
+    "notifications": "notifications_buffer",
+    "gamevariables": "game_variables",
+}
+"""what the game calls the parts of an observation"""
 
 
 class VizDoom:
-    """One scenario, each action held for some frames."""
+    """One scenario, each action held for some frames.
+
+    The package's environment makes the game and begins its episodes. Steps are asked of the game itself: a third of the
+    time that its environment takes outside of the engine goes into checks and copies that are made here, or not needed.
+    """
 
     def __init__(self, env: Any, name: str, repeats: int, success_return: float | None):
         """Takes an environment of `vizdoom.gymnasium_wrapper` that is made, and takes over its time limit."""
-        game = env.unwrapped.game
-        frames = game.get_episode_timeout()
-        game.set_episode_timeout(0)
+        self._game = env.unwrapped.game
+        frames = self._game.get_episode_timeout()
+        self._game.set_episode_timeout(0)
         horizon = -(-frames // repeats) if frames else HORIZON
-        self._task = Gymnasium(
-            env, name, horizon=horizon, success_return=success_return, seen=_seen(env.observation_space)
-        )
+        self._parts = _parts(env.observation_space)
+        seen = spaces.Seen({part: of.spec for part, of in self._parts.items()}, lambda _: self._look())
+        self._task = Gymnasium(env, name, horizon=horizon, success_return=success_return, seen=seen)
         self.spec = self._task.spec
-        self._doom = env.unwrapped
+        self._repeats, self._pressed = repeats, _buttons(env)
         self._state: Any = None  # what the game showed last; it shows nothing after the end
         self._steps = 0
         self._last: Any = None
@@ -51,18 +66,22 @@ class VizDoom:
     def begin(self, seed: int) -> Any:
         """Starts the scenario anew."""
         self._last, self._steps = self._task.begin(seed), 0
-        self._state = self._doom.state
         return self._last
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Holds the action for the frames of a step."""
-        step = self._task.act(action)
+        game = self._game
+        reward = game.make_action(self._pressed(action), self._repeats)
         self._steps += 1
-        if step.terminated:
-            return step._replace(observation=self._last)
-        self._last = step.observation
-        self._state = self._doom.state
-        return step._replace(truncated=self._steps >= self.spec.horizon)
+        if game.is_episode_finished():
+            return HostStep(self._last, reward, True, False)
+        self._last = self._look()
+        return HostStep(self._last, reward, False, self._steps >= self.spec.horizon)
+
+    def _look(self) -> Any:
+        """What the game shows now, as our specification has it."""
+        self._state = state = self._game.get_state()
+        return {name: part.read(getattr(state, _BUFFERS[name])) for name, part in self._parts.items()}
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """The screen as the game draws it."""
@@ -96,20 +115,29 @@ def names() -> list[str]:
     return sorted(name for name in load("gymnasium", "vizdoom").registry if name.startswith("Vizdoom"))
 
 
-def _seen(space: Any) -> spaces.Seen:
-    """Pictures at our size, all else as its space says."""
-    parts = {
-        name: _picture(part) if len(part.shape or ()) == 3 else spaces.observations(part)
+def _parts(space: Any) -> dict[str, spaces.Seen]:
+    """Pictures at our size, all else as its space says; each is read from the game's own buffer."""
+    return {
+        name: _picture(part) if len(part.shape or ()) == PICTURE_RANK else spaces.observations(part)
         for name, part in space.spaces.items()
         if name not in _LEFT_OUT
     }
-    return spaces.Seen(
-        {name: part.spec for name, part in parts.items()},
-        lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
-    )
 
 
 def _picture(space: Any) -> spaces.Seen:
     channels = space.shape[-1]
     spec = jax.ShapeDtypeStruct((HEIGHT, WIDTH, channels), np.uint8)
     return spaces.Seen(spec, lambda seen: resized(seen.reshape(*seen.shape[:2], channels), HEIGHT, WIDTH))
+
+
+def _buttons(env: Any) -> Callable[[Any], list[float]]:
+    """From our action to how far the game's buttons are pressed, one number for each.
+
+    Where scenarios number their actions, the package says which buttons each stands for; other actions are the buttons.
+    """
+    buttons = getattr(env.unwrapped, "button_map", None)
+    if buttons is None:
+        write = spaces.acts(env.action_space).write
+        return lambda action: np.asarray(write(action), np.float32).tolist()
+    pressed = [np.asarray(each, np.float32).tolist() for each in buttons]
+    return lambda action: pressed[actions.choice(action, len(pressed))]
