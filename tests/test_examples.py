@@ -1,13 +1,17 @@
 """The examples run as they are printed, in small, and their numbers are right."""
 
+import ast
 import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from derex import exact
+from derex.agents.config import AgentConfig
 from derex.decomposition.scores import captured_energy
+from derex.training import TrainConfig, read_metrics, train
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -60,3 +64,52 @@ def test_the_documented_environment_is_the_example():
     printed = (EXAMPLES.parent / "docs" / "environments.md").read_text(encoding="utf-8")
     body = text[text.index("LENGTH = 12") : text.index("def main")].strip()
     assert body in printed
+
+
+class Untyped(ast.NodeTransformer):
+    """Code without annotations."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> Any:
+        node.annotation = None
+        return node
+
+
+def hallway_of(text: str) -> tuple[list[str], str]:
+    """The statements of the class, without annotations, and how it is registered."""
+    tree = Untyped().visit(ast.parse(text))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    (registered,) = (call for call in calls if call.startswith("gymnasium.register("))
+    return [ast.unparse(node) for node in found.body], registered
+
+
+def test_the_documented_gymnasium_environment_is_the_example():
+    """docs/environments.md prints the class as it stands in the file, but for its types and for how it is drawn."""
+    whole, registered = hallway_of((EXAMPLES / "own_gymnasium.py").read_text(encoding="utf-8"))
+    docs = (EXAMPLES.parent / "docs" / "environments.md").read_text(encoding="utf-8")
+    start = docs.index("class Hallway(gymnasium.Env)")
+    printed, also_registered = hallway_of(docs[start : docs.index("```", start)])
+    assert registered == also_registered
+    assert printed == [part for part in whole if part in printed]
+    drawing = ("metadata = ", "def __init__(self, render_mode=None)", "def render(self)")
+    rest = [part for part in whole if part not in printed]
+    assert len(rest) == len(drawing)
+    assert all(part.startswith(start) for part, start in zip(rest, drawing, strict=True))
+
+
+@pytest.mark.slow
+def test_own_gymnasium_trains(monkeypatch, tmp_path):
+    """A few updates, by workers that import the example."""
+    pytest.importorskip("gymnasium")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    agent = AgentConfig(core="feed-forward", width=8, unroll=8, epochs=1, minibatches=1)
+    env = "gymnasium:own_gymnasium:Hallway-v0"
+    train(TrainConfig(env, tmp_path, "vmpo", steps=4 * 4 * 8, streams=4, workers=1, agent=agent))
+    lines = read_metrics(tmp_path)
+    assert lines[-1]["step"] == 4 * 4 * 8
+    assert np.isfinite([line["value_loss"] for line in lines]).all()
+    assert {line["worker_restarts"] for line in lines} == {0}
