@@ -5,7 +5,7 @@ import time
 import pytest
 
 from derex.experiments.progress import StudyProgress
-from derex.training.progress import Progress, TrainProgress
+from derex.training.progress import Progress, TrainProgress, news_of
 
 
 @pytest.fixture
@@ -31,6 +31,14 @@ def test_a_run_speaks_every_half_minute(clock: list[float], capsys: pytest.Captu
         "catch [vmpo]  400k/1M, 20k steps/s, 60 s left  return 0.5",
         "catch [vmpo]  700k/1M, 20k steps/s, 30 s left  return 0.5",
     ]
+
+
+def test_bonus_and_spectrum_are_told() -> None:
+    """Means over the seeds that have a number; the spectrum by its ends over all of them."""
+    first = {"return": 0.25, "success": None, "bonus": 1.0, "spectrum": [0.9, 0.5]}
+    second = {"return": 0.75, "success": 0.5, "bonus": 2.0, "spectrum": [0.8, 0.125]}
+    assert news_of([first, second]) == "return 0.5  success 0.5  bonus 1.5  Σ̃ 0.12–0.90"
+    assert news_of([{"return": None, "success": None}]) == ""
 
 
 def test_a_study_speaks_of_each_fit(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
