@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 
 from derex.training.folder import FullDiskError
-from derex.training.saving import SPARE, megabytes
+from derex.training.saving import SPARE, free_on, megabytes
 
 FEWER = "Lower --agent.width, --streams, --agent.unroll or --seeds"
 
@@ -59,7 +58,7 @@ def check_disk(folder: Path, size: int) -> None:
     """
     place = folder.absolute()
     there = next(path for path in (place, *place.parents) if path.is_dir())
-    free = shutil.disk_usage(there).free
+    free = free_on(there)
     if free < size + SPARE:
         raise FullDiskError(
             f"--out: the disk of {folder} is full: a checkpoint takes up to {megabytes(size + SPARE)}, there are "

@@ -5,6 +5,7 @@ A checkpoint is written beside its place and moved there when whole. Whatever go
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -75,14 +76,14 @@ class Saver:
                 add_event(self._folder, "old checkpoint not removed", problem=str(error), step=snapshot.step)
 
     def _explained(self, error: Exception, snapshot: Snapshot) -> Exception:
-        if _is_full(error) or shutil.disk_usage(self._folder).free < SPARE:
+        if _is_full(error) or free_on(self._folder) < SPARE:
             return self._full(snapshot)
         return SavingError(
             f"--out: the checkpoint of step {snapshot.step} could not be written: {error}. {self._stands()}"
         )
 
     def _check_room(self, snapshot: Snapshot) -> None:
-        if shutil.disk_usage(self._folder).free < snapshot.size + SPARE:
+        if free_on(self._folder) < snapshot.size + SPARE:
             raise self._full(snapshot)
 
     def _full(self, snapshot: Snapshot) -> FullDiskError:
@@ -95,6 +96,12 @@ class Saver:
 
     def _stands(self) -> str:
         return "There is none before it." if self._last is None else f"That of step {self._last} is good."
+
+
+def free_on(folder: Path) -> int | float:
+    """Bytes that are free on the folder's disk; ∞ where the system knows of none, as some that are not disks say."""
+    usage = shutil.disk_usage(folder)
+    return usage.free if usage.total else math.inf
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -137,6 +144,6 @@ def _is_full(error: Exception) -> bool:
     return any(words in str(error) for words in ("No space left", "Disk quota exceeded", "ENOSPC"))
 
 
-def megabytes(size: int) -> str:
+def megabytes(size: int | float) -> str:
     """As a person reads it."""
     return f"{size / 1e6:,.1f} MB"
