@@ -4,8 +4,8 @@
 
 Two rows are of processes that step with random actions and talk to nobody. In one are bare environments: what gymnasium
 makes, with the same options as ours (resolution, frames of a step), stepped with samples of its own space; what it
-shows is thrown away as it is. In the other are ours, which show what agents see: pictures at our size, words as numbers.
-Suites that are not gymnasium's have the second alone. With --pin both stay on a core each, as our workers do.
+shows is thrown away as it is. In the other are ours, which show what agents see: pictures at our size, words as
+numbers. Suites that are not gymnasium's have the second alone. With --pin both stay on a core each, as our workers do.
 
 All in one run, the rows in turn, so that what else the machine does falls on all of them; each row is the median of its
 rounds, after one that does not count. Resets count as steps everywhere.
@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from derex.types import Box, MultiDiscrete
 
 BARE, OURS = "bare environments in processes, random actions", "our adapters in processes, random actions"
 POOL = "our workers, no learner, random actions"
+DRAWN = 1000  # steps whose actions are drawn at once
 BASES = {BARE: "bare", OURS: "adapters"}
 POLICY, TRAINING = "our workers, the policy acts, no learner", "our workers, training"
 
@@ -106,14 +107,12 @@ class Player(NamedTuple):
 
 
 def adapted(source: Any, rng: np.random.Generator) -> Player:
-    """One of ours; actions are drawn many at a time, as for many streams."""
+    """One of ours."""
     environment = source()
-    drawn: list[Any] = []
+    drawn = drawn_ahead(environment.spec.action, rng)
 
     def step() -> bool:
-        if not drawn:
-            drawn.extend(random_actions(environment.spec.action, rng, 1000))
-        _, _, terminated, truncated = environment.act(drawn.pop())
+        _, _, terminated, truncated = environment.act(next(drawn))
         return terminated or truncated
 
     return Player(environment.begin, step, environment.close)
@@ -205,16 +204,17 @@ def random_pool(task: HostTask, options: argparse.Namespace, stack: ExitStack) -
     stack.callback(pool.close)
     now = [[empty_steps(task.spec, size) for size in groups] for _ in range(2)]
     rng = np.random.default_rng(0)
+    drawn = [drawn_ahead(task.spec.action, rng, size) for size in groups]
     for group in range(len(groups)):
         pool.send(group)
 
     def part() -> float:
         start, rounds = time.perf_counter(), 0
         while time.perf_counter() - start < options.seconds:
-            for group, size in enumerate(groups):
+            for group in range(len(groups)):
                 into, before = now[rounds % 2][group], now[1 - rounds % 2][group]
                 pool.receive(group, into, before.observation)
-                pool.send(group, random_actions(task.spec.action, rng, size))
+                pool.send(group, next(drawn[group]))
             rounds += 1
         return rounds * options.streams / (time.perf_counter() - start)
 
@@ -281,6 +281,13 @@ def train_config(options: argparse.Namespace) -> TrainConfig:
         agent=agent,
         workers=options.workers,
     )
+
+
+def drawn_ahead(spec: Any, rng: np.random.Generator, *n: int) -> Iterator[np.ndarray]:
+    """Random actions, of n streams at a time if it is given; to draw few at a time takes as long as to draw many."""
+    while True:
+        actions = random_actions(spec, rng, int(np.prod((DRAWN, *n))))
+        yield from actions.reshape(DRAWN, *n, *actions.shape[1:])
 
 
 def random_actions(spec: Any, rng: np.random.Generator, n: int) -> np.ndarray:
