@@ -58,8 +58,8 @@ def test_catch() -> None:
 def test_cartpole() -> None:
     """256 000 steps; at random a pole stands for some 22 steps of 500.
 
-    A reward that is always 1 stays 1 (`scaling.magnitude`), and values come near 100. With the default `value_weight`
-    their errors are nearly all of the gradient, and a pole stood for 184 steps after as many.
+    A reward that is always 1 has no deviation: divided by it, it becomes `reward_clip`. At the default, 10, two seeds
+    had not learnt it after 614 000 steps; at 0.1 they had after 150 000.
     """
     found = trained("cartpole", settings("cartpole"), 125, 25)
     assert found["first return"] < 50

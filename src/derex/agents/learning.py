@@ -19,7 +19,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.distributions import Policy
 from derex.agents.network import AgentNetwork
 from derex.agents.returns import generalised_advantages
-from derex.agents.scaling import Scale, initial_scale, magnitude, scaled, update_scale
+from derex.agents.scaling import Scale, initial_scale, scaled, update_scale
 from derex.agents.vmpo import Duals, initial_duals, projected, vmpo_loss
 from derex.networks.fixed import trainable
 from derex.representations.base import BonusUse, Representation, RepresentationState
@@ -91,8 +91,7 @@ def reward_streams(
     reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
     bonus_scale = update_scale(learner.bonus_scale, bonus[:, 1:], counted, config.scale_decay)
     learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
-    smallest = jnp.maximum(magnitude(reward_scale), config.reward_floor)
-    R = scaled(rollout.reward, reward_scale, config.reward_clip, smallest)
+    R = scaled(rollout.reward, reward_scale, config.reward_clip, config.reward_floor)
     extra = scaled(bonus[:, 1:], bonus_scale, None)
     extra = extra - jnp.mean(extra, where=counted) if use.centred else extra
     extra = jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)

@@ -5,10 +5,6 @@
 
 Nothing is subtracted: a centred bonus would punish the familiar, and 0 should stay 0. The environment's reward and the
 bonus are scaled apart, each with a `Scale` of its own.
-
-A departure for rewards: no smaller than |μ| (`magnitude`). One that hardly varies, such as 1 for every step that a pole
-stands, has next to no deviation, and would come out at the limit of clipping, ten times too large for the values to
-follow. Where rewards are rare, σ is the larger one, and nothing changes.
 """
 
 from typing import NamedTuple
@@ -58,16 +54,8 @@ def deviation(scale: Scale) -> Float[Array, ""]:
     return jnp.where(scale.weight > 0, jnp.sqrt(variance + EPSILON), 1.0)
 
 
-def magnitude(scale: Scale) -> Float[Array, ""]:
-    """|μ|; 0 before any update."""
-    return jnp.abs(scale.first) / jnp.where(scale.weight > 0, scale.weight, 1.0)
-
-
 def scaled(
-    values: Float[Array, "*B"],
-    scale: Scale,
-    clip: float | None = CLIP,
-    smallest: float | Float[Array, ""] = 0.0,
+    values: Float[Array, "*B"], scale: Scale, clip: float | None = CLIP, smallest: float = 0.0
 ) -> Float[Array, "*B"]:
     """r/max(σ, smallest), clipped to ±clip (None: not clipped). Before any update σ = 1."""
     divided = values / jnp.maximum(deviation(scale), smallest)

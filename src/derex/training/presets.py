@@ -137,14 +137,15 @@ def paper_form(env: str, method: str, form: str = "") -> Form:
 SMALL = AgentConfig(core="feed-forward", width=32, unroll=16, learning_rate=3e-3, epsilon_kl=0.01)
 """a small network in larger steps"""
 
-DENSE = replace(SMALL, width=64, unroll=32, value_weight=0.01)
-"""where every step is rewarded, values are large, and their errors would be all of the gradient"""
+STEADY = replace(SMALL, width=64, unroll=32, reward_clip=0.1)
+"""where every step has the same reward: it has no deviation, and divided by that it becomes `reward_clip`"""
 
 SMALL_AGENTS: dict[str, AgentConfig] = {
-    "cartpole": DENSE,
-    "gymnasium:CartPole-v1": DENSE,
+    "cartpole": STEADY,
+    "gymnasium:CartPole-v1": STEADY,
     "recall-N": replace(SMALL, core="lstm"),
-    "point-mass": replace(DENSE, epsilon_covariance=1e-3, gamma=0.9),
+    # Values are large, and their errors would be nearly all of the gradient.
+    "point-mass": replace(SMALL, width=64, unroll=32, epsilon_covariance=1e-3, gamma=0.9, value_weight=0.01),
 }
 """by environment, as in `AGENTS`; `SMALL` on others"""
 
