@@ -1,5 +1,6 @@
 """Learning from an unroll, against numbers worked out by hand and by brute force."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -289,6 +290,21 @@ def test_a_part_of_an_unroll_in_which_nothing_counts_teaches_nothing() -> None:
         )
 
     assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradient(learner().trained)))
+
+
+def test_the_entropy_of_what_counts_is_rewarded_by_its_weight() -> None:
+    """The loss is that of V-MPO less w_H times the mean entropy, worked out from the policy's logits."""
+    rollout = random_rollout(4)
+    judged, trained = random_judged(rollout), learner().trained
+
+    def loss(entropy_weight: float) -> float:
+        config = replace(CONFIG, entropy_weight=entropy_weight)
+        return float(agent_loss(config, POLICY, NOTHING, trained, judged, jax.random.key(0))[0])
+
+    logits = trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
+    p = np.asarray(jax.nn.softmax(logits, axis=-1), np.float64)
+    entropy = np.mean(-np.sum(p * np.log(p), axis=-1)[np.asarray(rollout.valid)])
+    assert loss(0.0) - loss(0.5) == pytest.approx(0.5 * entropy, rel=1e-4)
 
 
 # ------------------------------------------------------------------------------- the updates

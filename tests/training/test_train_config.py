@@ -155,6 +155,7 @@ def test_a_command_sees_the_options_of_the_form() -> None:
         ({"learning_rate": float("inf")}, "agent.learning_rate: expected a finite number above 0, got inf"),
         ({"gamma": 1.5}, r"agent.gamma: expected a number in \[0, 1\], got 1.5"),
         ({"value_weight": -1.0}, "agent.value_weight: expected a finite number, 0 or more, got -1.0"),
+        ({"entropy_weight": -0.1}, "agent.entropy_weight: expected a finite number, 0 or more, got -0.1"),
     ],
 )
 def test_options_of_the_agent_are_checked(options: dict[str, Any], says: str) -> None:

@@ -53,6 +53,9 @@ class AgentConfig:
     """α at the start"""
     value_weight: float = 0.5
     """of the squared error of the values in the loss"""
+    entropy_weight: float = 0.0
+    """of the policy's entropy, which is then taken off the loss; V-MPO has none. Where rewards are rare, pass on pass
+    over the same transitions makes a policy certain of what it happened to do"""
     normalise_advantages: bool = True
     """divide advantages by their standard deviation in the unroll, each stream of reward by its own, and centre them"""
     scale_decay: float = 0.99
@@ -78,7 +81,7 @@ class AgentConfig:
             self._check(name, 0.0 < getattr(self, name) < math.inf, "a finite number above 0")
         for name in shares:
             self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
-        for name in ("multiplier", "value_weight", "reward_floor"):
+        for name in ("multiplier", "value_weight", "entropy_weight", "reward_floor"):
             self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
         for name, known in (("encoder", ENCODERS), ("compute", PRECISIONS)):
             self._check(name, getattr(self, name) in known, f"one of {', '.join(known)}")

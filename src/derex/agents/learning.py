@@ -131,7 +131,8 @@ def agent_loss(
     judged: Judged,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
-    """RL_loss + w_loss Rep_loss (appendix B) on some streams; what the representation saw, and numbers to watch."""
+    """RL_loss - w_H H(π) + w_loss Rep_loss (appendix B; w_H is ours, 0 as a rule) on some streams; what the
+    representation saw, and numbers to watch."""
     rollout = judged.rollout
     seen = trained.network(rollout.trajectories, rollout.memory)
     parameters = seen.policy[:, :-1]
@@ -149,17 +150,20 @@ def agent_loss(
     errors = jnp.sum(jnp.square(seen.value[:, :-1] - judged.targets), axis=-1)
     value = jnp.sum(errors, where=rollout.valid) / jnp.maximum(jnp.sum(rollout.valid), 1)
     auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
+    entropies = jnp.sum(policy.entropy(parameters), where=rollout.valid)
+    entropy = entropies / jnp.maximum(jnp.sum(rollout.valid), 1)
     numbers = {
         "policy_loss": terms.policy,
         "value_loss": value,
         "auxiliary_loss": auxiliary,
         "kl": jnp.sum(terms.divergence),
         "relative_entropy": terms.relative_entropy,
-        "entropy": jnp.sum(policy.entropy(parameters), where=rollout.valid)
-        / jnp.maximum(jnp.sum(rollout.valid), 1),
+        "entropy": entropy,
         "temperature": trained.duals.temperature,
         "multiplier": jnp.mean(trained.duals.multipliers),
     }
+    if config.entropy_weight:
+        rl = rl - config.entropy_weight * entropy
     return rl + config.value_weight * value + auxiliary, (noticed, numbers)
 
 
