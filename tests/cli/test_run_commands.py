@@ -52,6 +52,9 @@ def test_plot_prints_final_scores(run: Path, capsys: pytest.CaptureFixture[str])
     assert exit_code("plot", str(run)) == 0
     _, row = table(capsys.readouterr().out)
     assert row == ["catch", "derex,", "states", "2", "200", "2.5", "[2,", "3]", "2.5", "2"]
+    assert exit_code("plot", str(run), "--last", "100") == 0
+    _, row = table(capsys.readouterr().out)
+    assert row[5:8] == ["2", "[1.5,", "2.5]"]
     assert sorted(run.parent.rglob("*")) == before
 
 
@@ -67,6 +70,7 @@ def test_plot_writes_where_it_is_told(name: str, run: Path, capsys: pytest.Captu
     ("arguments", "says"),
     [
         (("{run}", "--out", "{run}/a.pdf"), "ends in .png or .html"),
+        (("{run}", "--last", "0"), "--last: expected percent above 0 and up to 100; got 0."),
         (("{run}", "--out", "{folder}.png"), "is a folder"),
         (("{run}", "--metric", "sucess"), "no run has 'sucess'"),
         (("{run}", "--metric", "success"), "no run has 'success'"),

@@ -69,6 +69,8 @@ def test_the_final_score_is_the_mean_of_the_last_two_percent():
     values = [0.0] * 98 + [1.0, 2.0]
     found = final_score([*lines(steps, values), *lines(steps, [5.0] * 100, seed=3)])
     assert found == {0: 1.5, 3: 5.0}
+    assert final_score(lines(steps, values), percent=4.0) == {0: 0.75}
+    assert final_score(lines(steps, values), percent=100.0) == {0: 0.03}
 
 
 def test_with_few_lines_it_is_the_last():

@@ -13,6 +13,7 @@ from derex.cli.parsing import parse
 from derex.cli.tables import print_table
 
 ENDINGS = (".png", ".html")
+PERCENT = 100.0
 EXAMPLES = (
     "derex plot runs/chain",
     "derex plot runs --metric success --out curves.png",
@@ -25,8 +26,8 @@ EXAMPLES = (
 class Plot:
     """Learning curves and final scores of one run or many.
 
-    Interquartile means over seeds with 95 % bootstrap intervals; a final score is the mean over the last 2 % of a
-    run's steps. Runs that are still going are drawn as far as they are.
+    Interquartile means over seeds with 95 % bootstrap intervals; a final score is the mean over the last of a run's
+    steps (--last). Runs that are still going are drawn as far as they are.
     """
 
     dirs: tyro.conf.Positional[tuple[Path, ...]]
@@ -39,10 +40,15 @@ class Plot:
     """of runs of several tasks: draw this one, or "all" for each by itself; none: their mean"""
     label: Literal["method", "folder"] = "method"
     """join runs of the same method and form, or keep every folder apart"""
+    last: float = 2.0
+    """percent of a run's steps that a final score is the mean over, its last ones; the paper's 2 hold few episodes of a
+    short run"""
 
     def __post_init__(self) -> None:
         if not self.dirs:
             raise ValueError("dirs: expected at least one folder of derex train.")
+        if not 0.0 < self.last <= PERCENT:
+            raise ValueError(f"--last: expected percent above 0 and up to 100; got {self.last:g}.")
         if self.out is not None and self.out.suffix not in ENDINGS:
             raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {self.out}.")
         if self.out is not None and self.out.is_dir():
@@ -54,7 +60,7 @@ class Plot:
 
 
 def run(arguments: list[str]) -> int:
-    """`derex plot DIR... [--out FILE] [--metric NAME] [--task NAME] [--label folder]`."""
+    """`derex plot DIR... [--out FILE] [--metric NAME] [--task NAME] [--label folder] [--last PERCENT]`."""
     options = parse(Plot, arguments, "derex plot", EXAMPLES)
 
     from derex.report import learning_curves
@@ -64,7 +70,7 @@ def run(arguments: list[str]) -> int:
     if options.task:
         runs = learning_curves.runs_of_task(runs, options.task)
     learning_curves.check_metric(runs, options.metric)
-    groups = learning_curves.group_runs(runs, options.label)
+    groups = learning_curves.group_runs(runs, options.label, options.last)
     for note in learning_curves.notes_on(groups):
         print(f"derex: {note}", file=sys.stderr)
     written = options.out and learning_curves.write_curves(groups, options.metric, options.out)

@@ -20,7 +20,16 @@ from derex.report.data import Curve, Table
 from derex.report.page import table_section, write_page
 from derex.report.palette import VIEW_COLOURS
 from derex.report.runs import RunLog
-from derex.report.scores import NOTHING, Interval, final_score, interval_words, number, over_seeds, stratified
+from derex.report.scores import (
+    LAST_PERCENT,
+    NOTHING,
+    Interval,
+    final_score,
+    interval_words,
+    number,
+    over_seeds,
+    stratified,
+)
 from derex.report.visits import short_steps
 
 Label = Literal["method", "folder"]
@@ -45,6 +54,7 @@ class Group:
         dash: number of its dash.
         runs: its runs.
         copies: seeds that were left out, since another run of equal options has them.
+        last: percent of the steps that a final score is the mean over.
     """
 
     env: str
@@ -53,10 +63,12 @@ class Group:
     dash: int
     runs: tuple[RunLog, ...]
     copies: int = 0
+    last: float = LAST_PERCENT
 
     def finals(self, metric: str) -> Float[np.ndarray, " N"]:
         """The final score of every seed."""
-        return np.array([score for run in self.runs for score in final_score(run.lines, metric).values()])
+        scores = [final_score(run.lines, metric, self.last) for run in self.runs]
+        return np.array([score for of_run in scores for score in of_run.values()])
 
     @property
     def reached(self) -> list[int]:
@@ -64,12 +76,13 @@ class Group:
         return [run.lines[-1]["step"] for run in self.runs]
 
 
-def group_runs(runs: Sequence[RunLog], label: Label = "method") -> list[Group]:
+def group_runs(runs: Sequence[RunLog], label: Label = "method", last: float = LAST_PERCENT) -> list[Group]:
     """Runs that belong together, by environment and label; a label has one colour and dash wherever it appears.
 
     Args:
         runs: all of them.
         label: "method" joins runs of the same method and form; "folder" keeps every run by itself.
+        last: percent of the steps that a final score is the mean over.
     """
     if label == "method":
         keys = [(run.method, run.form) for run in runs]
@@ -85,7 +98,8 @@ def group_runs(runs: Sequence[RunLog], label: Label = "method") -> list[Group]:
     for run, key in zip(runs, keys, strict=True):
         members.setdefault((run.env, key), []).append(run)
     return [
-        Group(env, names[key], *looks[key], *_without_copies(ones)) for (env, key), ones in members.items()
+        Group(env, names[key], *looks[key], *_without_copies(ones), last)
+        for (env, key), ones in members.items()
     ]
 
 
@@ -210,7 +224,8 @@ def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
         "Final scores",
         columns,
         tuple(map(tuple, score_rows(groups, metric))),
-        "The mean over the last 2 % of each seed's steps: its interquartile mean over seeds, in brackets the interval.",
+        f"The mean over the last {groups[0].last:g} % of each seed's steps: its interquartile mean over seeds, "
+        "in brackets the interval.",
     )
     sections = [*(learning_section(panel, STEPS, caption) for panel in panels), table_section(scores)]
     lead = "\n".join(f"- {note}" for note in notes_on(groups)) or "All seeds of all runs."

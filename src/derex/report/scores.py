@@ -30,8 +30,8 @@ class Interval(NamedTuple):
 NOTHING = Interval(math.nan, math.nan, math.nan)
 
 
-def final_score(lines: Lines, metric: str = "return") -> dict[int, float]:
-    """The mean of each seed over the last 2 % of the run's steps, as the paper reports scores.
+def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERCENT) -> dict[int, float]:
+    """The mean of each seed over the last steps of the run: 2 % of them, as the paper reports scores.
 
     A line counts where the interval that it stands for ends there; with fewer than fifty lines that is the last one
     alone. Lines without the number (no episode had ended) are left out; NaN for a seed that has none.
@@ -39,7 +39,7 @@ def final_score(lines: Lines, metric: str = "return") -> dict[int, float]:
     if not lines:
         return {}
     total = max(line["step"] for line in lines)
-    ending = [line for line in lines if 100 * line["step"] > (100 - LAST_PERCENT) * total]
+    ending = [line for line in lines if 100 * line["step"] > (100 - percent) * total]
     seeds = sorted({line["seed"] for line in lines})
     values = {seed: [number(line, metric) for line in ending if line["seed"] == seed] for seed in seeds}
     return {seed: _mean_of(found) for seed, found in values.items()}
