@@ -1,6 +1,7 @@
 """Steps a second of a host environment: in our workers, with a policy, and training, against bare environments.
 
     python benchmarks/host_speed.py --env vizdoom:VizdoomMyWayHome-v1 [--streams 8] [--workers 2] [--pin] [--json FILE]
+    python benchmarks/host_speed.py --env vizdoom:VizdoomMyWayHome-v1 --rows bare adapters pool
 
 Two rows are of processes that step with random actions and talk to nobody. In one are bare environments: what gymnasium
 makes, with the same options as ours (resolution, frames of a step), stepped with samples of its own space; what it
@@ -44,6 +45,7 @@ POOL = "our workers, no learner, random actions"
 DRAWN = 1000  # steps whose actions are drawn at once
 BASES = {BARE: "bare", OURS: "adapters"}
 POLICY, TRAINING = "our workers, the policy acts, no learner", "our workers, training"
+ROWS = {"bare": BARE, "adapters": OURS, "pool": POOL, "policy": POLICY, "training": TRAINING}
 
 
 def main() -> None:
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument(
         "--pin", action="store_true", help="the processes of the first two rows stay on a core"
     )
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="which to measure")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     rates = measure(options)
@@ -80,13 +83,15 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     """Median rate of each row."""
     task = host_task(options.env)
     with ExitStack() as stack:
-        first = {BARE: processes(task, bare, options, stack)} if has_bare(task) else {}
-        rows = first | {
-            OURS: processes(task, adapted, options, stack),
-            POOL: random_pool(task, options, stack),
-            POLICY: acting(task, options, stack),
-            TRAINING: training(options, stack),
+        makers: dict[str, Callable[[], Callable[[], float]]] = {
+            BARE: lambda: processes(task, bare, options, stack),
+            OURS: lambda: processes(task, adapted, options, stack),
+            POOL: lambda: random_pool(task, options, stack),
+            POLICY: lambda: acting(task, options, stack),
+            TRAINING: lambda: training(options, stack),
         }
+        wanted = [name for word, name in ROWS.items() if word in options.rows]
+        rows = {name: makers[name]() for name in wanted if name != BARE or has_bare(task)}
         for row in rows.values():
             row()  # first episodes take long to begin: not a part of any rate
         found: dict[str, list[float]] = {name: [] for name in rows}
