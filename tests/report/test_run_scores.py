@@ -73,6 +73,29 @@ def test_the_final_score_is_the_mean_of_the_last_two_percent():
     assert final_score(lines(steps, values), percent=100.0) == {0: 0.03}
 
 
+def test_means_over_episodes_count_by_their_number():
+    """One episode that ended soon, by luck, and nine that took their time."""
+    pair = [
+        {"step": 99, "seed": 0, "success": 1.0, "episodes": 1, "entropy": 1.0},
+        {"step": 100, "seed": 0, "success": 0.0, "episodes": 9, "entropy": 2.0},
+    ]
+    assert final_score(pair, "success") == {0: pytest.approx(0.1)}
+    assert final_score(pair, "entropy") == {0: 1.5}
+
+
+def test_of_several_tasks_it_is_the_mean_over_them():
+    """Not of lines, in which a task whose episodes are long may be missing."""
+
+    def line(step: int, **tasks: tuple[float | None, int]):
+        known = {name: {"success": of, "episodes": n} for name, (of, n) in tasks.items()}
+        return {"step": step, "seed": 0, "success": 0.9, "episodes": 5, "tasks": known}
+
+    both = [line(99, short=(1.0, 8), long=(None, 0)), line(100, short=(0.5, 8), long=(0.25, 2))]
+    assert final_score(both, "success") == {0: pytest.approx((0.75 + 0.25) / 2)}
+    assert final_score([both[0]], "success") == {0: 1.0}
+    assert final_score([line(1) | {"tasks": "edited"}], "success") == {0: 0.9}
+
+
 def test_with_few_lines_it_is_the_last():
     assert final_score(lines([10, 20, 30], [1.0, 2.0, 7.0])) == {0: 7.0}
     assert final_score([]) == {}

@@ -24,11 +24,13 @@ from derex.report.scores import (
     LAST_PERCENT,
     NOTHING,
     Interval,
+    Lines,
     final_score,
     interval_words,
     number,
     over_seeds,
     stratified,
+    tasks_of,
 )
 from derex.report.visits import short_steps
 
@@ -110,22 +112,27 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
         runs: all of them; those without the task are left out.
         task: its name, or "all" for each.
     """
-    known = _distinct(name for run in runs for line in run.lines for name in _tasks(line))
+    known = _distinct(name for run in runs for line in run.lines for name in tasks_of(line))
     if task not in known and (task != EVERYWHERE or not known):
         close = difflib.get_close_matches(task, known, n=1)
         hint = f" Perhaps you meant {close[0]!r}." if close else ""
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
         raise ValueError(f"task: no run has {task!r}.{hint} {there}.")
     wanted = known if task == EVERYWHERE else [task]
-    sets = {run.env for run in runs if any(map(_tasks, run.lines))}
+    sets = {run.env for run in runs if any(map(tasks_of, run.lines))}
     found = []
     for name in wanted:
         for run in runs:
-            lines = [line | _tasks(line)[name] for line in run.lines if name in _tasks(line)]
+            lines = [line | of_task | {"tasks": None} for line, of_task in _with_task(run.lines, name)]
             if lines:
                 env = name if len(sets) == 1 else f"{run.env}: {name}"
                 found.append(replace(run, config=run.config | {"env": env}, lines=lines))
     return found
+
+
+def _with_task(lines: Lines, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The lines that have the task, and what they say of it."""
+    return [(line, tasks_of(line)[name]) for line in lines if name in tasks_of(line)]
 
 
 def check_metric(runs: Sequence[RunLog], metric: str) -> None:
@@ -285,12 +292,6 @@ def _thinned(
     sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
     counts = np.add.reduceat(known.astype(int), starts, axis=0)
     return steps[ends - 1], np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _tasks(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The numbers of each task; of a line that somebody edited, those that are some."""
-    tasks = line.get("tasks")
-    return {name: of for name, of in tasks.items() if isinstance(of, dict)} if isinstance(tasks, dict) else {}
 
 
 def _without_copies(runs: Sequence[RunLog]) -> tuple[tuple[RunLog, ...], int]:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-LAST_PERCENT = 2  # of the steps of a run: the paper's final score is the mean over these
+LAST_PERCENT = 2.0  # of the steps of a run: the paper's final score is the mean over these
 RESAMPLES = 2000
+OF_EPISODES = ("return", "success", "episode_length", "human_normalised")
 FEW_SEEDS = 3  # with fewer, an interval is from the least to the greatest
 
 Lines = Sequence[dict[str, Any]]
@@ -34,15 +35,39 @@ def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERC
     """The mean of each seed over the last steps of the run: 2 % of them, as the paper reports scores.
 
     A line counts where the interval that it stands for ends there; with fewer than fifty lines that is the last one
-    alone. Lines without the number (no episode had ended) are left out; NaN for a seed that has none.
+    alone. Means over episodes count by their number: a line in which few episodes of a task ended, those that are
+    short, says little of it. Of several tasks it is the mean over them. Lines without the number (no episode had
+    ended) are left out; NaN for a seed that has none.
     """
     if not lines:
         return {}
     total = max(line["step"] for line in lines)
     ending = [line for line in lines if 100 * line["step"] > (100 - percent) * total]
     seeds = sorted({line["seed"] for line in lines})
-    values = {seed: [number(line, metric) for line in ending if line["seed"] == seed] for seed in seeds}
-    return {seed: _mean_of(found) for seed, found in values.items()}
+    return {seed: _score([line for line in ending if line["seed"] == seed], metric) for seed in seeds}
+
+
+def _score(lines: Lines, metric: str) -> float:
+    """The mean over lines of one seed, or over its tasks."""
+    if metric not in OF_EPISODES:
+        return _mean_of([number(line, metric) for line in lines])
+    tasks = list(dict.fromkeys(name for line in lines for name in tasks_of(line)))
+    if not tasks:
+        return _mean_of([number(line, metric) for line in lines], [_episodes(line) for line in lines])
+    each = [[tasks_of(line)[name] for line in lines if name in tasks_of(line)] for name in tasks]
+    return _mean_of([_score(of_task, metric) for of_task in each])
+
+
+def tasks_of(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The numbers of each task; of a line that somebody edited, those that are some."""
+    tasks = line.get("tasks")
+    return {name: of for name, of in tasks.items() if isinstance(of, dict)} if isinstance(tasks, dict) else {}
+
+
+def _episodes(line: dict[str, Any]) -> float:
+    """How many a line is the mean over; 1 where it does not say."""
+    episodes = number(line, "episodes")
+    return episodes if episodes > 0 else 1.0
 
 
 def number(line: dict[str, Any], metric: str) -> float:
@@ -116,6 +141,11 @@ def _middle(count: int) -> slice:
     return slice(count // 4, count - count // 4)
 
 
-def _mean_of(values: list[float]) -> float:
-    known = [value for value in values if math.isfinite(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+def _mean_of(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Of those that are numbers."""
+    known = [
+        (value, weight)
+        for value, weight in zip(values, weights or [1.0] * len(values), strict=True)
+        if math.isfinite(value)
+    ]
+    return math.fsum(v * w for v, w in known) / math.fsum(w for _, w in known) if known else math.nan
