@@ -112,6 +112,8 @@ def test_what_a_reader_has_to_know_is_said(write_run, tmp_path):
     write_run("a", {0: [0.5]}, seed=0, log_every=3)
     write_run("b", {1: [0.7]}, seed=1, log_every=4)
     assert notes_on(groups_in(tmp_path)) == []
+    write_run("d", {3: [0.7]}, seed=3, agent={"width": 8, "option_of_a_later_version": 1})
+    assert notes_on(groups_in(tmp_path)) == []
     write_run("c", {2: [0.7, 0.8]}, agent={"width": 16})
     with (tmp_path / "c" / "metrics.jsonl").open("a") as file:
         file.write("?\n")

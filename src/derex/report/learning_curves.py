@@ -332,7 +332,8 @@ def _differing(configs: list[dict[str, Any]]) -> list[str]:
     flat = [_flat({name: part for name, part in each.items() if name not in MAY_DIFFER}) for each in configs]
     parts = {"agent", "representation", "streams", "method", "form"}
     names = sorted({name for each in flat for name in each if name.split(".")[0] in parts})
-    return [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
+    values = {name: [each[name] for each in flat if name in each] for name in names}  # older runs have fewer
+    return [name for name, of in values.items() if any(value != of[0] for value in of)]
 
 
 def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
