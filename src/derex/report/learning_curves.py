@@ -123,6 +123,7 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
     found = []
     for name in wanted:
         for run in runs:
+            # Without the others: a score of such a line would be the mean over all tasks.
             lines = [line | of_task | {"tasks": None} for line, of_task in _with_task(run.lines, name)]
             if lines:
                 env = name if len(sets) == 1 else f"{run.env}: {name}"
