@@ -22,7 +22,7 @@ import jax
 from plain_ppo import PlainPPO
 
 from derex.envs import make, make_streams
-from derex.training.loop import Training
+from derex.training.learner import Training
 from derex.training.presets import exploration_agent, exploration_form
 
 ROWS = {

@@ -27,7 +27,7 @@ import optax
 
 from derex import DeRex
 from derex.decomposition import DeRexObjective, Half
-from derex.decomposition.normalisation import initial_statistics, update_statistics
+from derex.decomposition.statistics import initial_statistics, update_statistics
 from derex.envs import FOUR_ROOMS, GridWorld, frames
 from derex.networks import ENCODERS, InputSpec
 

@@ -22,12 +22,12 @@ import numpy as np
 from derex.decomposition.objectives import make_objective
 from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.estimators import HistoryDeRex
-from derex.estimators.history_building import build_networks
+from derex.estimators.building import build_history_networks
+from derex.estimators.fitting import cosine_rates, initial_state, train_chunk
 from derex.estimators.streams import StreamData
-from derex.estimators.training import cosine_rates, initial_state, train_chunk
 from derex.estimators.trajectories import check_trajectories, describe
 from derex.networks import recurrent
-from derex.networks.futures import BoundedTests, future_of
+from derex.networks.histories import BoundedTests, future_of
 
 UPDATES = 20  # of one timed chunk
 
@@ -117,7 +117,7 @@ def step_seconds(
         if plain_gradient:
             module.scan = plain_scan
         jax.clear_caches()
-        networks = build_networks(model, describe(X, None), objective, X, data, 0)
+        networks = build_history_networks(model, describe(X, None), objective, X, data, 0)
         state, items = initial_state(networks, 64), data.items(0, UPDATES)
         rates = jnp.asarray(cosine_rates(0, UPDATES, UPDATES, 1e-3))
         return (

@@ -32,12 +32,12 @@ import numpy as np
 
 from derex.agents.config import AgentConfig
 from derex.envs.host import HostTask, PoolOptions, empty_steps, host_task, open_streams
-from derex.envs.host.sharing import cores_for
-from derex.envs.host.stream import episode_seed
+from derex.envs.host.pool import cores_for
+from derex.envs.host.worker import episode_seed
 from derex.training.config import TrainConfig
-from derex.training.host_acting import HostActor, group_sizes
-from derex.training.making import make_loop, make_training
-from derex.training.mesh import data_mesh, placed
+from derex.training.factory import make_loop, make_training
+from derex.training.host_rollout import HostActor, group_sizes
+from derex.training.learner import data_mesh, placed
 from derex.types import Box, MultiDiscrete
 
 BARE, OURS = "bare environments in processes, random actions", "our adapters in processes, random actions"

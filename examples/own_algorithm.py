@@ -16,12 +16,7 @@ import optax
 from jax import Array
 
 from derex.decomposition import DeRexObjective, Half, bonus
-from derex.decomposition.normalisation import (
-    initial_statistics,
-    read_statistics,
-    standardise,
-    update_statistics,
-)
+from derex.decomposition.statistics import initial_statistics, read_statistics, standardise, update_statistics
 
 CELLS, WALKS, LENGTH, K = 16, 64, 60, 4
 OPTIMISER = optax.adam(3e-3)

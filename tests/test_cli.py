@@ -14,7 +14,7 @@ import pytest
 
 from derex import __version__, cli
 from derex.cli import studies, tables
-from derex.experiments.result import StudyResult
+from derex.studies.common import StudyResult
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ RULES: dict[str, set[str]] = {
     "envs": {"types"},
     "estimators": {"types", "decomposition", "networks"},
     "report": set(),
-    "experiments": {*CHAIN, "estimators", "envs", "report"},
+    "studies": {*CHAIN, "estimators", "envs", "report"},
     "doctor": {"decomposition", "estimators", "envs", "report"},
-    "cli": {"experiments", "training", "envs", "types", "report", "doctor"},
+    "cli": {"studies", "training", "envs", "types", "report", "doctor"},
     "__init__": {"types", "decomposition", "estimators", "training"},
 }
 ANYBODY = {"_version"}
@@ -148,7 +148,7 @@ def test_the_chain_only_looks_down() -> None:
         ("networks/a.py", "def f():\n    import derex.cli", "networks may not import cli"),
         ("networks/a.py", "import derex", "networks may not import __init__"),
         ("networks/a.py", "if TYPE_CHECKING:\n    from derex.training import x", "may not import training"),
-        ("networks/a.py", "import_module('derex.training.loop')", "may not import training"),
+        ("networks/a.py", "import_module('derex.training.learner')", "may not import training"),
         ("estimators/a.py", "from derex import DeRex", "estimators may not import DeRex"),
         ("envs/a.py", "from derex.networks import x", "envs may not import networks"),
         ("report/a.py", "def f():\n    import jax.numpy", "report may not import jax"),
@@ -173,8 +173,8 @@ def test_what_is_not_allowed_is_found(path: str, code: str, says: str, tmp_path:
         ("networks/a.py", "from derex.decomposition import x\nfrom derex.networks.b import y\nimport jax"),
         ("networks/a.py", "from .b import y\nfrom ..types import x\nfrom derex import __version__"),
         (
-            "experiments/study/a.py",
-            "from ..output import x\nfrom derex.report import y\nimport derex.training",
+            "studies/a.py",
+            "from .common import x\nfrom derex.report import y\nimport derex.training",
         ),
         ("envs/a.py", "def make():\n    import gymnax"),
         ("envs/a.py", "if TYPE_CHECKING:\n    import gymnax"),
@@ -190,7 +190,7 @@ def test_what_is_allowed_is_not_found(path: str, code: str, tmp_path: Path) -> N
 def test_the_command_starts_without_heavy_packages() -> None:
     definitions = [
         ".".join(("derex", *file.relative_to(SOURCE).with_suffix("").parts))
-        for file in sorted(SOURCE.glob("experiments/*/definition.py"))
+        for file in sorted(SOURCE.glob("studies/definitions.py"))
     ]
     commands = [f"derex.cli.{file.stem}" for file in sorted(SOURCE.glob("cli/[a-z]*.py"))]
     modules = ["derex", "derex.cli", *commands, "derex.doctor", *definitions]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from jax import Array
 
-from derex.agents.acting import Actor, Rollout, begin, unroll
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import Policy, policy_for
 from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.agents.policy import Policy, policy_for
+from derex.agents.rollout import Actor, Rollout, begin, unroll
 from derex.envs.wrappers import Statistics, make_streams
-from derex.networks.cores import CORES, FeedForward
 from derex.networks.encoders import InputSpec
+from derex.networks.recurrent import CORES, FeedForward
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec, Trajectories
 
 STREAMS, LENGTH, W = 8, 7, 8

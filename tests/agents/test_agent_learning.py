@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax import Array
 
-from derex.agents.acting import Rollout
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import Categorical
-from derex.agents.learning import (
+from derex.agents.network import AgentNetwork
+from derex.agents.policy import Categorical
+from derex.agents.rollout import Rollout
+from derex.agents.update import (
     SMALLEST_DEVIATION,
     Judged,
     Learner,
@@ -23,9 +24,8 @@ from derex.agents.learning import (
     learn,
     reward_streams,
 )
-from derex.agents.network import AgentNetwork
 from derex.networks.encoders import InputSpec
-from derex.networks.fixed import Fixed, trainable
+from derex.networks.layers import Fixed, trainable
 from derex.representations.base import (
     BonusUse,
     Representation,

@@ -9,11 +9,10 @@ import pytest
 from jax import Array
 
 from derex.agents.config import AgentConfig
-from derex.envs.previous_reward import PreviousReward
-from derex.envs.words import encode
-from derex.envs.wrappers import make_streams
+from derex.envs.suites.common import encode
+from derex.envs.wrappers import PreviousReward, make_streams
 from derex.representations import find_form
-from derex.training.loop import Training
+from derex.training.learner import Training
 from derex.types import Discrete, EnvironmentSpec, Words
 
 STREAMS = 64

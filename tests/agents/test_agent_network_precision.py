@@ -8,17 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.acting import begin, unroll
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork, make_network, parts_of
-from derex.envs.previous_reward import PreviousReward
-from derex.envs.recall import Recall
-from derex.envs.wrappers import make_streams
-from derex.networks.precision import lowered, product
+from derex.agents.policy import policy_for
+from derex.agents.rollout import begin, unroll
+from derex.envs.diagnostic import Recall
+from derex.envs.wrappers import PreviousReward, make_streams
+from derex.networks.layers import lowered, product
 from derex.networks.recurrent import LSTM
 from derex.representations import find_form
-from derex.training.loop import Training
+from derex.training.learner import Training
 from derex.types import Amount, Symbols, Trajectories, Words
 
 B, S, A, W = 4, 6, 3, 16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from derex.agents.distributions import Categorical, Gaussian, MultiCategorical, Policy, policy_for
+from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, policy_for
 from derex.types import NO_ACTION, Box, Discrete, MultiDiscrete
 
 CATEGORICAL, MULTI, GAUSSIAN = Categorical(4), MultiCategorical((2, 3)), Gaussian(2, -1.0, 3.0)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.returns import generalised_advantages
+from derex.agents.vmpo import generalised_advantages
 
 GAMMA = 0.9
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.scaling import Scale, deviation, initial_scale, scaled, update_scale
+from derex.agents.update import Scale, deviation, initial_scale, scaled, update_scale
 
 
 def test_before_any_update_nothing_is_scaled():

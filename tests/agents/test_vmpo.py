@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.distributions import Categorical
+from derex.agents.policy import Categorical
 from derex.agents.vmpo import Duals, initial_duals, projected, top_advantages, vmpo_loss
 
 EPSILON: Any = {

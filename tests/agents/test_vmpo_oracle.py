@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.distributions import Categorical, Gaussian, MultiCategorical
+from derex.agents.policy import Categorical, Gaussian, MultiCategorical
 from derex.agents.vmpo import Duals, vmpo_loss
 
 with warnings.catch_warnings():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from derex.decomposition.objectives import make_objective
-from derex.estimators.sources import GivenRows
-from derex.estimators.training import Networks, initial_state, plain_side, train_chunk
+from derex.estimators.data import GivenRows
+from derex.estimators.fitting import Networks, initial_state, plain_side, train_chunk
 from derex.networks import ENCODERS, InputSpec
-from derex.networks.fixed import Fixed, trainable
+from derex.networks.layers import Fixed, trainable
 
 K, ROWS = 3, 12
 

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.normalisation import Statistics
 from derex.decomposition.objectives import Estimate, make_objective
-from derex.decomposition.pairs import Half
+from derex.decomposition.statistics import Half, Statistics
 
 NAMES = ["derex", "nested", "laplacian"]
 CENTRED = ["derex", "nested"]  # see only what varies: the constant mode is taken out

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from jax import Array
 
-from derex.agents.acting import Rollout
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import Categorical
-from derex.agents.learning import begin_learning, reward_streams
 from derex.agents.network import AgentNetwork, parts_of
-from derex.decomposition.pairs import Half
+from derex.agents.policy import Categorical
+from derex.agents.rollout import Rollout
+from derex.agents.update import begin_learning, reward_streams
+from derex.decomposition.statistics import Half
 from derex.representations import (
     METHODS,
     BonusUse,
@@ -30,13 +30,13 @@ from derex.representations import (
     Sizes,
     View,
     find_form,
-    own,
 )
+from derex.representations import optimised as own
 from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 from derex.types import Trajectories

@@ -15,7 +15,7 @@ from derex.decomposition.laplacian import (
     orthonormality,
     paired_orthonormality,
 )
-from derex.decomposition.pairs import Half
+from derex.decomposition.statistics import Half
 from derex.envs import FOUR_ROOMS, GridWorld
 
 

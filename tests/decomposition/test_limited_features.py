@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.normalisation import batch_normalise, limited
 from derex.decomposition.objectives import DeRexObjective, make_objective
-from derex.decomposition.pairs import Half, sigma_hat
+from derex.decomposition.statistics import Half, batch_normalise, limited, sigma_hat
 
 K = 3
 

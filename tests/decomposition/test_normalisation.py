@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.normalisation import (
+from derex.decomposition.statistics import (
     DECAY,
     EPSILON,
     Moments,

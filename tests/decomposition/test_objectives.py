@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from derex.decomposition import exact, scores
-from derex.decomposition.normalisation import READING_EPSILON
 from derex.decomposition.objectives import (
     DeRexObjective,
     GraphDrawingObjective,
@@ -22,7 +21,7 @@ from derex.decomposition.objectives import (
     off_value,
     penalty_weight,
 )
-from derex.decomposition.pairs import Half, both_statistics, sigma_hat
+from derex.decomposition.statistics import READING_EPSILON, Half, both_statistics, sigma_hat
 
 VARIANTS = [  # beside those of `make_objective`, which the contract suite holds to the same
     DeRexObjective(3.0, normalise=False),

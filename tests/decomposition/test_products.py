@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from derex.decomposition.normalisation import batch_normalise
+from derex.decomposition.bonus import ritz_bonus
 from derex.decomposition.objectives import DeRexObjective, NestedObjective
-from derex.decomposition.pairs import Half, sigma_hat
-from derex.decomposition.products import exact_product
-from derex.decomposition.ritz import ritz_bonus
+from derex.decomposition.statistics import Half, batch_normalise, exact_product, sigma_hat
 
 ROWS, C, WEIGHTS = jnp.ones((8, 4)), jnp.eye(4), jnp.ones(8)
 HALF = Half(ROWS, ROWS, WEIGHTS)

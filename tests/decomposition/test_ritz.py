@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.bonus import bonus
-from derex.decomposition.ritz import RIDGE, ritz_bonus, spanned_sigma, whitened
+from derex.decomposition.bonus import RIDGE, bonus, ritz_bonus, spanned_sigma, whitened
 
 N, K = 12, 4
 

@@ -1,9 +1,11 @@
 """The share of an input that training does not explain, and what it does to bonuses."""
 
+import sys
+
 import numpy as np
 import pytest
 
-from derex.decomposition.support import CEILING, excess, fit_support, raise_bonus, unexplained_share
+from derex.decomposition.bonus import CEILING, excess, fit_support, raise_bonus, unexplained_share
 
 
 @pytest.mark.parametrize(("states", "accuracy"), [(30, 0.1), (300, 0.01)])
@@ -51,7 +53,7 @@ def test_rows_may_be_counted_or_repeated():
 @pytest.mark.parametrize("counted", [False, True])
 def test_the_threshold_is_the_share_of_fresh_visits(counted, monkeypatch):
     """By brute force: leave one visit out of mean and scatter, keeping ρ, and take the quantile over visits."""
-    monkeypatch.setattr("derex.decomposition.support.QUANTILE", 0.8)
+    monkeypatch.setattr(sys.modules["derex.decomposition.bonus"], "QUANTILE", 0.8)
     rng = np.random.default_rng(3)
     features = rng.normal(size=(12, 5))
     counts = rng.integers(1, 4, 12).astype(np.float64) if counted else np.ones(12)

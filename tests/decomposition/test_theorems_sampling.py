@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.normalisation import batch_normalise
 from derex.decomposition.objectives import (
     DeRexObjective,
     NestedObjective,
@@ -22,7 +21,7 @@ from derex.decomposition.objectives import (
     off_loss,
     off_value,
 )
-from derex.decomposition.pairs import Half, sigma_hat
+from derex.decomposition.statistics import Half, batch_normalise, sigma_hat
 
 N, K = 6, 3
 X, Y = np.random.default_rng(2).normal(size=(2, N, 4))

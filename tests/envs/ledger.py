@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from derex.envs.host import Steps
-from derex.envs.host.stream import episode_seed
+from derex.envs.host.worker import episode_seed
 
 
 class Ledger:

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from derex.envs import make, make_streams
-from derex.envs.catch import CatchState
-from derex.envs.recall import RecallState
+from derex.envs.diagnostic import CatchState, RecallState
 
 LEFT, STAY, RIGHT = range(3)
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from derex.envs import make, make_streams
-from derex.envs.cartpole import CartPoleState
-from derex.envs.pendulum import PendulumState
-from derex.envs.point_mass import PointMassState
+from derex.envs.control import CartPoleState, PendulumState, PointMassState
 
 
 def floats(*numbers):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from derex.envs import make
-from derex.envs.deep_sea import DeepSea
+from derex.envs.diagnostic import DeepSea
 
 
 def dive(walk, env, rights):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from derex.envs.diagnostic import Recall, RecallState
 from derex.envs.drawing import (
     AGENT,
     BLUE,
@@ -18,9 +19,7 @@ from derex.envs.drawing import (
     grid_picture,
     stroke,
 )
-from derex.envs.key_rooms import KeyRooms, KeyRoomsState
-from derex.envs.recall import Recall, RecallState
-from derex.envs.rooms_chain import HiddenChainState, HiddenRoomsChain, RoomsChain
+from derex.envs.grid.rooms import HiddenChainState, HiddenRoomsChain, KeyRooms, KeyRoomsState, RoomsChain
 
 
 def at(picture, row, column):

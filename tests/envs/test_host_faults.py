@@ -11,7 +11,7 @@ from pretend_envs import FAULTS, Pretend, spec_of  # type: ignore[missing-import
 from test_host_pool import assert_same, single_stream, walked  # type: ignore[missing-import]
 
 from derex.envs.host import EpisodeCounter, Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
-from derex.envs.host.stream import episode_seed
+from derex.envs.host.worker import episode_seed
 
 WHY = {
     "raise": "raised RuntimeError: the dragon is asleep",

@@ -17,8 +17,8 @@ from pretend_envs import Pretend, spec_of  # type: ignore[missing-import]
 
 from derex.envs.host import EpisodeCounter, Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
 from derex.envs.host.memory import SharedMemory, layout_of
-from derex.envs.host.sharing import cores_for, number_of_workers, shared_out
-from derex.envs.host.stream import HostStream, episode_seed, packed
+from derex.envs.host.pool import cores_for, number_of_workers, shared_out
+from derex.envs.host.worker import HostStream, episode_seed, packed
 from derex.types import EnvironmentSpec
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from derex.envs.host import VectorPool, VectorStreams, WorkerFailed, empty_steps
-from derex.envs.host.stream import episode_seed
+from derex.envs.host.worker import episode_seed
 from derex.types import Discrete, EnvironmentSpec, TimeStep
 
 N, STEPS = 3, 120

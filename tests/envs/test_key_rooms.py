@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from derex.envs import make
-from derex.envs.key_rooms import KeyRoomsState, key_cells
-from derex.envs.rooms_chain import door_rows
+from derex.envs.grid.rooms import KeyRoomsState, door_rows, key_cells
 
 RIGHT, LEFT = 1, 3
 

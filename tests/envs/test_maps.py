@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from derex.envs.maps import FOUR_ROOMS, MOVE_NAMES, TWO_WAY, Map
+from derex.envs.grid.maps import FOUR_ROOMS, MOVE_NAMES, TWO_WAY, Map
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

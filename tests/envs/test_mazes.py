@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from derex.envs import FOUR_ROOMS, Map, one_way_doors, random_maze, random_rooms
-from derex.envs.maps import TWO_WAY
+from derex.envs.grid.maps import TWO_WAY
 
 SEEDS = range(25)
 

@@ -7,10 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.envs.merging import layout, merged, parts_of
-from derex.envs.multitask import MultiTask, TaskStreams, assigned, make_task_streams, multi_task
-from derex.envs.registry import make
-from derex.envs.sets import SETS, tasks_of
+from derex.envs.multitask import (
+    MultiTask,
+    TaskStreams,
+    assigned,
+    layout,
+    make_task_streams,
+    merged,
+    multi_task,
+    parts_of,
+)
+from derex.envs.registry import SETS, make, tasks_of
 from derex.envs.wrappers import AutoReset, Batched
 from derex.types import Amount, Box, Discrete, EnvironmentSpec, Symbols, Words
 

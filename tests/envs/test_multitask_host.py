@@ -21,10 +21,9 @@ from derex.envs.host import (
     host_tasks,
     open_streams,
 )
-from derex.envs.host.padding import JaxTask
+from derex.envs.host.tasks import JaxTask
 from derex.envs.interface import DrawnHostEnvironment, HostEnvironment
-from derex.envs.registry import make
-from derex.envs.sets import tasks_of
+from derex.envs.registry import make, tasks_of
 from derex.types import Amount, Box, Discrete
 
 OPTIONS = PoolOptions(workers=2)

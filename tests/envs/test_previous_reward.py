@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from derex.envs.catch import Catch
-from derex.envs.four_rooms import FourRooms
+from derex.envs.diagnostic import Catch
+from derex.envs.grid.four_rooms import FourRooms
 from derex.envs.interface import (
     DrawnEnvironment,
     DrawnHostEnvironment,
@@ -18,14 +18,14 @@ from derex.envs.interface import (
     HostStep,
     NumberedEnvironment,
 )
-from derex.envs.previous_reward import (
+from derex.envs.wrappers import (
     HostPreviousReward,
     PreviousReward,
     made_with_previous_reward,
+    make_streams,
     seen,
     with_previous_reward,
 )
-from derex.envs.wrappers import make_streams
 from derex.types import Amount, Discrete, EnvironmentSpec, TimeStep
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.envs import FOUR_ROOMS, GridWorld, Map, frames, render
-from derex.envs.render import AGENT_COLOUR, ARROW_COLOURS, FLOOR_COLOUR, WALL_COLOUR
+from derex.envs.drawing import AGENT_COLOUR, ARROW_COLOURS, FLOOR_COLOUR, WALL_COLOUR
 
 WORLD = GridWorld(FOUR_ROOMS)
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from derex.envs import make, make_streams
-from derex.envs.rooms_chain import HiddenChainState, chain_map, door_rows
+from derex.envs.grid.rooms import HiddenChainState, chain_map, door_rows
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

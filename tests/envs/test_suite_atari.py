@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from derex.envs.suites import atari as suite
-from derex.envs.suites.pictures import resized
+from derex.envs.suites.common import resized
 from derex.types import Discrete
 
 pytestmark = pytest.mark.slow

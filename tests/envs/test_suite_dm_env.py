@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs import words
+from derex.envs.suites import common as words
+from derex.envs.suites import dm_env as dm_specs
 from derex.envs.suites import dm_env as suite
-from derex.envs.suites import dm_specs
 from derex.types import Box, Discrete, MultiDiscrete, Symbols, Words
 
 pytest.importorskip("dm_env")

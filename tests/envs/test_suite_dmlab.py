@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs import words
+from derex.envs.suites import common as words
+from derex.envs.suites import dmlab as levels
 from derex.envs.suites import dmlab as suite
-from derex.envs.suites import dmlab_levels as levels
 from derex.types import Discrete, Words
 
 STANDINS = Path(__file__).with_name("standins")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from derex.envs import words
+from derex.envs.suites import common as words
 from derex.envs.suites import envpool as suite
 from derex.envs.suites import minigrid
 from derex.types import Discrete, Words

@@ -9,9 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs import words
-from derex.envs.suites import actions, spaces, support
+from derex.envs.suites import common as support
+from derex.envs.suites import common as words
 from derex.envs.suites import gymnasium as suite
+from derex.envs.suites import spaces
+from derex.envs.suites import spaces as actions
 from derex.types import Box, Discrete, MultiDiscrete, Symbols, Words
 
 gymnasium = pytest.importorskip("gymnasium")

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs import words
+from derex.envs.suites import common as words
 from derex.envs.suites import hard8 as suite
 from derex.envs.suites import hard8_connection as line
 from derex.envs.suites.hard8_connection import Options, ServerError, Unreachable

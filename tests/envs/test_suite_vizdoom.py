@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs import words
-from derex.envs.suites import pictures
+from derex.envs.suites import common as pictures
+from derex.envs.suites import common as words
 from derex.envs.suites import vizdoom as suite
 from derex.types import Discrete, MultiDiscrete
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from derex.envs.words import encode, number_of, words_of
+from derex.envs.suites.common import encode, number_of, words_of
 from derex.types import Words
 
 
@@ -29,7 +29,7 @@ def test_numbers_that_never_change(text: str | bytes, numbers: list[int]) -> Non
 
 
 def test_they_do_not_depend_on_the_process() -> None:
-    code = "from derex.envs.words import number_of; print(number_of('ball', 1000))"
+    code = "from derex.envs.suites.common import number_of; print(number_of('ball', 1000))"
     for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -9,9 +9,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from derex import HistoryDeRex
-from derex.estimators import fit_together, history_training, streams
+from derex.estimators import fit_together, streams
+from derex.estimators import history_fitting as history_training
 from derex.estimators.decoder import belief_scores, fit_readout
-from derex.estimators.history_training import begin, untrained
+from derex.estimators.history_fitting import begin, untrained
 from derex.types import NO_ACTION, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

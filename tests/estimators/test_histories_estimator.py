@@ -12,10 +12,10 @@ import pytest
 from derex import HistoryDeRex, exact
 from derex.decomposition import scores
 from derex.estimators import histories
-from derex.estimators import history_training as fitting
+from derex.estimators import history_fitting as fitting
 from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.trajectories import check_trajectories, streams_with
-from derex.networks.futures import future_of, steps_left
+from derex.networks.histories import future_of, steps_left
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

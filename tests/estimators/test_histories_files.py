@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex, HistoryDeRex
-from derex.estimators import history_training as fitting
+from derex.estimators import history_fitting as fitting
 from derex.types import Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

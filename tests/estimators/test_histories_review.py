@@ -10,7 +10,7 @@ import pytest
 
 from derex import DeRex, HistoryDeRex
 from derex.estimators import fit_together
-from derex.estimators import history_training as fitting
+from derex.estimators import history_fitting as fitting
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

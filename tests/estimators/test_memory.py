@@ -13,7 +13,7 @@ ROWS, SIZE = 100_000, 64  # 25 MB a side
 
 
 def test_a_fit_does_not_load_a_memory_map(tmp_path, monkeypatch):
-    monkeypatch.setattr("derex.networks.fixed.BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("derex.networks.layers.BLOCK_BYTES", 1 << 20)
     maps = []
     for name in "xy":
         array = np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, (ROWS, SIZE))

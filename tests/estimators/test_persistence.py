@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from derex import DeRex
-from derex.estimators import persistence
-from derex.estimators.archive import read
+from derex.estimators import files as persistence
+from derex.estimators.files import read
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -225,7 +225,7 @@ def test_truncated_files(linear, tmp_path):
 
 
 def read_file(path):
-    return read(path, persistence.FORMAT, persistence.VERSION, persistence.KEYS)
+    return read(path, persistence.PAIR_FORMAT, persistence.PAIR_VERSION, persistence.PAIR_KEYS)
 
 
 def test_flipped_bytes_are_noticed_or_harmless(linear, tmp_path):

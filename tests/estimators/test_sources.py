@@ -10,10 +10,19 @@ import pytest
 
 from derex import DeRex
 from derex.decomposition.objectives import DeRexObjective, combined_loss
-from derex.decomposition.pairs import sigma_hat
-from derex.estimators import sources
-from derex.estimators.data import PairData, fits_device, is_memory_mapped, map_rows
-from derex.estimators.sources import AllPairs, GivenRows, Rows, distinct_rows, draw
+from derex.decomposition.statistics import sigma_hat
+from derex.estimators import data as sources
+from derex.estimators.data import (
+    AllPairs,
+    GivenRows,
+    PairData,
+    Rows,
+    distinct_rows,
+    draw,
+    fits_device,
+    is_memory_mapped,
+    map_rows,
+)
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

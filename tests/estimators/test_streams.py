@@ -7,10 +7,10 @@ import pytest
 
 from derex import exact
 from derex.estimators import streams
-from derex.estimators.history_building import skeleton
+from derex.estimators.building import skeleton
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.trajectories import check_trajectories, describe, fingerprint, stored_once
-from derex.networks.futures import BoundedTests, NextHistory, TestsToEnd, read_backwards, steps_left
+from derex.networks.histories import BoundedTests, NextHistory, TestsToEnd, read_backwards, steps_left
 from derex.networks.recurrent import LSTM
 from derex.types import Indexed, Trajectories
 

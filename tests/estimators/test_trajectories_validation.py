@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from derex import HistoryDeRex
-from derex.estimators import history_training as fitting
+from derex.estimators import history_fitting as fitting
 from derex.estimators.trajectories import check_trajectories, describe, outline
 from derex.networks.recurrent import Memory
 from derex.types import NO_ACTION, Indexed, Trajectories

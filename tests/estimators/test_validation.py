@@ -109,7 +109,7 @@ def no_training(monkeypatch):
     def trained(*_):
         raise AssertionError("training started")
 
-    monkeypatch.setattr("derex.estimators.derex.train_chunk", trained)
+    monkeypatch.setattr("derex.estimators.pairs.train_chunk", trained)
 
 
 @pytest.mark.parametrize("name", BAD_DATA)

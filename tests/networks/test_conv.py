@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.conv import SMALLEST, Conv, Convolution, by_convolution, by_patches
+from derex.networks.images import SMALLEST, Conv, Convolution, by_convolution, by_patches
 
 SIZES = [(1, 1), (3, 5), (4, 7), (8, 6)]
 

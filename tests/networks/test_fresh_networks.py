@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.cores import make_core
 from derex.networks.encoders import InputSpec
 from derex.networks.histories import FRESH_ACTION_SCALE, Embedding, fresh_embedding
-from derex.networks.observations import UnitScale, encoder_of
-from derex.networks.recurrent import LSTM
+from derex.networks.inputs import UnitScale, encoder_of
+from derex.networks.recurrent import LSTM, make_core
 
 SIZE, WIDTH = 50, 32
 ONE_HOT = (InputSpec((SIZE,)),)

@@ -11,16 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.futures import (
+from derex.networks.histories import (
     BoundedTests,
+    Embedded,
+    Embedding,
     Future,
+    HistoryNetworks,
     NextHistory,
     TestsToEnd,
     future_of,
     read_backwards,
     steps_left,
 )
-from derex.networks.histories import Embedded, Embedding, HistoryNetworks
 from derex.networks.recurrent import LSTM
 
 T = 7

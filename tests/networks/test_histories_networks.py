@@ -12,8 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.futures import BoundedTests, NextHistory, TestsToEnd, steps_left
-from derex.networks.histories import Embedding, Head, HistoryNetworks, at_each_step
+from derex.networks.histories import (
+    BoundedTests,
+    Embedding,
+    Head,
+    HistoryNetworks,
+    NextHistory,
+    TestsToEnd,
+    at_each_step,
+    steps_left,
+)
 from derex.networks.recurrent import LSTM
 from derex.types import NO_ACTION, Indexed, Trajectories
 

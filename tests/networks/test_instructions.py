@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks import instructions
-from derex.networks.instructions import STATE, Instructions, Reader, distinct, each_once, rows_at_once
+from derex.networks import tokens as instructions
+from derex.networks.tokens import STATE, Instructions, Reader, distinct, each_once, rows_at_once
 
 BUCKETS, LENGTH = 30, 6
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from derex.agents.network import AgentNetwork, parts_of
-from derex.networks.amounts import UNITS
-from derex.networks.appendix import agent_embedding
-from derex.networks.instructions import STATE
-from derex.networks.residual import FEATURES, Residual, halved
+from derex.networks.images import FEATURES, Residual, halved
+from derex.networks.inputs import UNITS
+from derex.networks.paper import agent_embedding
+from derex.networks.tokens import STATE
 from derex.representations import METHODS, Sizes
 from derex.representations.base import View
 from derex.types import Amount, Symbols, Trajectories, Words

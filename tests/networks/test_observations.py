@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.conv import Conv
 from derex.networks.encoders import InputSpec
-from derex.networks.fixed import trainable
-from derex.networks.observations import Ids, Parts, Vector, encoder_of, kind_of
+from derex.networks.images import Conv
+from derex.networks.inputs import Ids, Parts, Vector, encoder_of, kind_of
+from derex.networks.layers import trainable
 
 SIZE, N = 5, 12
 SPECS = [  # in the order of the names: id, image, numbers

@@ -6,13 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.amounts import Amounts, signed_hyperbolic
-from derex.networks.conv import Conv
 from derex.networks.encoders import InputSpec
-from derex.networks.instructions import Instructions
-from derex.networks.observations import PARTS, Bytes, Vector, encoder_of
-from derex.networks.parts import ByteNumbers, part_kind, parts_of
-from derex.networks.symbols import FlatSymbols, SymbolGrid, one_hots
+from derex.networks.images import Conv
+from derex.networks.inputs import (
+    PARTS,
+    Amounts,
+    ByteNumbers,
+    Bytes,
+    Vector,
+    encoder_of,
+    part_kind,
+    parts_of,
+    signed_hyperbolic,
+)
+from derex.networks.tokens import FlatSymbols, Instructions, SymbolGrid, one_hots
 from derex.types import Amount, Symbols, Words
 
 SIZE = 6

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from derex.decomposition.exact import decompose
 from derex.decomposition.scores import bonus_rank_correlation
 from derex.envs import FOUR_ROOMS, GridWorld
-from derex.envs.render import frames
+from derex.envs.drawing import frames
 from derex.report import (
     Comparison,
     Curve,
@@ -33,8 +33,7 @@ from derex.report import (
     to_dict,
 )
 from derex.report.files import DamagedError
-from derex.report.palette import normalise
-from derex.report.panels import bonus_panel, rarity_panel, representation_panel, visitation_panel
+from derex.report.panels import bonus_panel, normalise, rarity_panel, representation_panel, visitation_panel
 
 WORLD = GridWorld(FOUR_ROOMS)
 GRID = GridMap("four rooms", FOUR_ROOMS.rows, np.array(FOUR_ROOMS.positions))

@@ -20,7 +20,7 @@ from derex.report import (
     cloud_section,
     write_page,
 )
-from derex.report.packing import belief_levels, png
+from derex.report.page import belief_levels, png
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'q'"
 GRID = GridMap("row", ("." * 26,) * 4, np.argwhere(np.ones((4, 26))))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
-from derex.report.scores import final_score, interquartile_mean, interval_words, over_seeds, stratified
+from derex.report.statistics import final_score, interquartile_mean, interval_words, over_seeds, stratified
 
 
 def lines(steps, values, seed=0, metric="return"):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from derex.report import visits as module
-from derex.report.visitation import visitation_figure
-from derex.report.visits import VisitLog, Visits, load_visits, save_visits, short_steps
+from derex.report.visits import VisitLog, Visits, load_visits, save_visits, short_steps, visitation_figure
 
 PLACES = np.array([[0, 0], [0, 1], [0, 1]])
 

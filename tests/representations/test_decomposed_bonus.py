@@ -15,7 +15,7 @@ from derex.representations import RepresentationState, Sizes, View
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.states import StatesForm
 from derex.types import Trajectories
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.representations.decomposed import Decomposition
-from derex.representations.episodic import begin_episodes, newness
+from derex.representations.decomposed import Decomposition, begin_episodes, newness
 
 B, S, K = 4, 12, 5
 

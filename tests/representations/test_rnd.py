@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from derex.agents.network import AgentNetwork, parts_of
-from derex.networks.flat import flat_numbers, flat_size
+from derex.networks.inputs import flat_numbers, flat_size
 from derex.representations import Sizes, View
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndForm
 from derex.types import Symbols, Trajectories, Words
 

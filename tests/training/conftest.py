@@ -8,8 +8,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from derex.agents import learning
-from derex.representations import own
+from derex.agents import update as learning
+from derex.representations import optimised as own
 
 
 @pytest.fixture(scope="session")

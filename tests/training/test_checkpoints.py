@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from derex.training import manifest, saving
+from derex.training import checkpoints as manifest
+from derex.training import saving
 from derex.training.checkpoints import (
     CheckpointError,
+    DamagedCheckpoint,
     Snapshot,
     find_checkpoint,
     load_arrays,
     path_of,
     steps_saved,
+    verify,
     write_checkpoint,
 )
 from derex.training.folder import FullDiskError
-from derex.training.manifest import DamagedCheckpoint, verify
 from derex.training.saving import Saver, SavingError, prune
 
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.acting import Rollout
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import policy_for
-from derex.agents.learning import RewardStreams, agent_loss, begin_learning, judge
 from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.agents.policy import policy_for
+from derex.agents.rollout import Rollout
+from derex.agents.update import RewardStreams, agent_loss, begin_learning, judge
 from derex.envs.host import Pool, Steps
-from derex.representations.none import NoForm
-from derex.training.host_acting import HostActor, joined
+from derex.representations.base import NoForm
+from derex.training.host_rollout import HostActor, joined
 from derex.types import Discrete, EnvironmentSpec
 
 SPEC = EnvironmentSpec("told", jax.ShapeDtypeStruct((2,), np.float32), Discrete(3), 50)

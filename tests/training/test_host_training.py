@@ -15,19 +15,18 @@ import jax
 import numpy as np
 import pytest
 
-from derex.agents.acting import Rollout
 from derex.agents.config import AgentConfig
+from derex.agents.rollout import Rollout
 from derex.cli import main
 from derex.envs import registry
 from derex.envs.host import WorkerFailed
 from derex.training import Stopped, TrainConfig, make_training, read_metrics, restore_run, train
 from derex.training.checkpoints import find_checkpoint, load_arrays, steps_saved
 from derex.training.evaluate import evaluate
-from derex.training.host_acting import Unrolled, joined
-from derex.training.host_loop import HostLoop, HostTraining
-from derex.training.loop import TrainState
-from derex.training.making import make_loop
-from derex.training.mesh import data_mesh, placed
+from derex.training.factory import make_loop
+from derex.training.host import HostLoop, HostTraining
+from derex.training.host_rollout import Unrolled, joined
+from derex.training.learner import TrainState, data_mesh, placed
 from derex.training.trained import restore_agents
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2, learning_rate=0.03)

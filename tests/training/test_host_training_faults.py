@@ -16,7 +16,7 @@ from test_host_training import (  # type: ignore[missing-import]
 
 from derex.envs.host import Pool
 from derex.training import TrainConfig, read_metrics, restore_run, train
-from derex.training.host_loop import TRAINING
+from derex.training.host import TRAINING
 
 STREAMS, UNROLL, WORKERS = 16, 16, 2
 STEPS = STREAMS * UNROLL  # of an iteration

@@ -9,7 +9,7 @@ from derex.agents.config import AgentConfig
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations import find_form
-from derex.training.loop import Training
+from derex.training.learner import Training
 from derex.training.presets import find_preset
 
 STREAMS = 64

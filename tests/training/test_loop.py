@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from derex.agents.acting import unroll
 from derex.agents.config import AgentConfig
+from derex.agents.rollout import unroll
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations.decomposed import Decomposition
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.states import StatesForm
-from derex.training.loop import Training, TrainState
+from derex.training.learner import Training, TrainState
 
 STREAMS, UNROLL = 8, 5
 AGENT = AgentConfig(width=8, unroll=UNROLL, epochs=2, minibatches=2)

@@ -22,11 +22,10 @@ from derex.report.runs import find_runs
 from derex.training import TrainConfig, make_training, read_metrics, restore_run, train
 from derex.training.checkpoints import find_checkpoint, load_arrays
 from derex.training.evaluate import evaluate, summarise
-from derex.training.host_loop import HostTraining
-from derex.training.loggers import numbers_of
-from derex.training.metrics import Reading, lines_of
-from derex.training.recording import film_episode
-from derex.training.tasks import over_tasks
+from derex.training.film import film_episode
+from derex.training.host import HostTraining
+from derex.training.logging import numbers_of
+from derex.training.metrics import Reading, lines_of, over_tasks
 from derex.training.trained import restore_agents
 from derex.types import Discrete, EnvironmentSpec
 
@@ -280,7 +279,7 @@ from derex.agents import learning
 learning.ADAM_EPSILON = 1e-3  # as in conftest.py
 from derex.agents.config import AgentConfig
 from derex.training import TrainConfig, make_training
-from derex.training.mesh import data_mesh, placed
+from derex.training.learner import data_mesh, placed
 
 agent = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
 env = "recall-1,rooms-chain-1,recall-2"  # 3, 3 and 2 of eight streams: the first two cannot be split in two

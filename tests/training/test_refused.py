@@ -25,17 +25,15 @@ from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
-from derex.training import TrainConfig, load_config, restore_run, room, train
-from derex.training.checkpoints import CheckpointError
-from derex.training.config import from_plain, to_plain
+from derex.training import TrainConfig, load_config, restore_run, train
+from derex.training import preflight as room
+from derex.training.checkpoints import CheckpointError, write_manifest
+from derex.training.config import check_types, from_plain, to_plain
 from derex.training.folder import FullDiskError
-from derex.training.manifest import write_manifest
-from derex.training.option_types import check_types
-from derex.training.resuming import OtherRunError
-from derex.training.room import OutOfMemoryError
+from derex.training.preflight import OtherRunError, OutOfMemoryError
 from derex.training.trained import restore_agents
 
 AGENT = AgentConfig(width=4, unroll=4, epochs=1, minibatches=1, core="feed-forward")
@@ -221,7 +219,7 @@ def test_environments_of_others_are_not_imported_unless_named(
 
 
 def test_an_environment_of_ones_own_is_named_and_loaded(run: Path) -> None:
-    own = "jax:derex.envs.catch:Catch"
+    own = "jax:derex.envs.diagnostic:Catch"
     edit_all(run, lambda content: content["config"].update(env=own))
     assert restore_agents(run, env=own).step == 2 * UPDATE
     assert load_config(run, env=own).env == own

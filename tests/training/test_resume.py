@@ -16,7 +16,7 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.report.visits import load_visits
 from derex.representations.decomposed import Decomposition
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.states import StatesForm
 from derex.training import (
     Stopped,
@@ -39,7 +39,7 @@ from derex.training.checkpoints import (
     path_of,
     steps_saved,
 )
-from derex.training.resuming import differences, plan_run
+from derex.training.preflight import differences, plan_run
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
 STATES = StatesForm(Decomposition(k=3), training=OwnTraining(steps=2), width=8)

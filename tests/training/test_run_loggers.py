@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from derex.training.loggers import check_loggers, make_loggers, numbers_of
+from derex.training.logging import check_loggers, make_loggers, numbers_of
 
 LINES = [
     {"step": 10, "seed": 0, "return": 0.5, "success": None, "spectrum": [0.9, 0.5]},

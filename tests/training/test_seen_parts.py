@@ -8,9 +8,9 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import parts_of
-from derex.envs.previous_reward import PreviousReward
+from derex.envs.wrappers import PreviousReward
 from derex.training.export import _observation, _plain_observation
-from derex.training.making import make_environment
+from derex.training.factory import make_environment
 from derex.types import Amount, Symbols, Words
 
 

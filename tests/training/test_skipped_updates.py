@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.envs.catch import Catch
+from derex.envs.diagnostic import Catch
 from derex.envs.wrappers import make_streams
 from derex.representations import BonusUse, Representation, RepresentationState
-from derex.representations.base import no_auxiliary, track_nothing
-from derex.representations.none import NoForm
-from derex.training import DivergedError, TrainConfig, Training, making, read_metrics, restore_run, run, train
-from derex.training.loop import TrainState
+from derex.representations.base import NoForm, no_auxiliary, track_nothing
+from derex.training import DivergedError, TrainConfig, Training, read_metrics, restore_run, run, train
+from derex.training import factory as making
+from derex.training.learner import TrainState
 
 STREAMS, UNROLL = 8, 4
 

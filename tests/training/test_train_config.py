@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import policy_for
 from derex.agents.network import make_network, parts_of
+from derex.agents.policy import policy_for
+from derex.representations.base import NoForm
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
 from derex.representations.methods import METHODS
-from derex.representations.none import NoForm
 from derex.representations.states import StatesForm
 from derex.training.config import TrainConfig, config_type, from_plain, to_plain
 from derex.training.presets import PRESETS, find_preset

@@ -4,8 +4,8 @@ import jax
 import pytest
 from jax._src import xla_bridge
 
-from derex.training import determinism
-from derex.training.determinism import FLAG, require_determinism
+from derex.training import preflight as determinism
+from derex.training.preflight import FLAG, require_determinism
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from derex.training.folder import (
     source_commit,
     where_it_runs,
 )
-from derex.training.loop import Skips
+from derex.training.learner import Skips
 from derex.training.metrics import DivergedError, Reading, check_skips, lines_of, rank_correlation
 
 

@@ -10,7 +10,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from derex.training.mesh import check_streams, data_mesh
+from derex.training.learner import check_streams, data_mesh
 
 COMPARE = """
 import json
@@ -21,11 +21,11 @@ from derex.agents.config import AgentConfig
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
-from derex.representations.none import NoForm
-from derex.representations.own import OwnTraining
+from derex.representations.base import NoForm
+from derex.representations.optimised import OwnTraining
 from derex.representations.states import StatesForm
 from derex.training import TrainConfig, Training, make_training
-from derex.training.mesh import data_mesh, placed
+from derex.training.learner import data_mesh, placed
 
 from derex.agents import learning
 from derex.representations import own as own_networks

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from derex.experiments.progress import StudyProgress
-from derex.training.progress import Progress, TrainProgress, news_of
+from derex.studies.common import StudyProgress
+from derex.training.logging import Progress, TrainProgress, news_of
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from derex.agents.config import AgentConfig
 from derex.report.visits import load_visits
 from derex.representations.decomposed import Decomposition
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.states import StatesForm
 from derex.training import TrainConfig, Training, TrainResult, load_config, read_metrics, run, train
 

@@ -1,10 +1,9 @@
 """V-MPO: policies, losses, returns and the scale of rewards, as pure functions on arrays."""
 
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import Categorical, Gaussian, MultiCategorical, Policy, policy_for
-from derex.agents.returns import generalised_advantages
-from derex.agents.scaling import Scale, initial_scale, scaled, update_scale
-from derex.agents.vmpo import Duals, VmpoTerms, initial_duals, projected, vmpo_loss
+from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, policy_for
+from derex.agents.update import Scale, initial_scale, scaled, update_scale
+from derex.agents.vmpo import Duals, VmpoTerms, generalised_advantages, initial_duals, projected, vmpo_loss
 
 __all__ = [
     "AgentConfig",

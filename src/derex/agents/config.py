@@ -15,7 +15,7 @@ class AgentConfig:
     """V-MPO (Song et al.) and its network. Each value has its paper's symbol where it has one."""
 
     core: str = "lstm"
-    """lstm, or feed-forward for an agent without memory; or one of your own in `derex.networks.cores.CORES`"""
+    """lstm, or feed-forward for an agent without memory; or one of your own in `derex.networks.recurrent.CORES`"""
     width: int = 128
     """units of every layer"""
     encoder: str = "plain"

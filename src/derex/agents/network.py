@@ -14,12 +14,12 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import Policy
-from derex.networks.appendix import agent_embedding
-from derex.networks.cores import make_core
+from derex.agents.policy import Policy
 from derex.networks.histories import Embedded, Embedding
-from derex.networks.parts import Part, parts_of
-from derex.networks.precision import lowered
+from derex.networks.inputs import Part, parts_of
+from derex.networks.layers import lowered
+from derex.networks.paper import agent_embedding
+from derex.networks.recurrent import make_core
 from derex.representations.base import View
 from derex.types import Trajectories
 

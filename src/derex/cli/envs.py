@@ -135,7 +135,7 @@ def listed() -> list[Listed]:
 
 def sets_found() -> list[tuple[str, str, list[str]]]:
     """Each set of tasks: its name, what it is, and the names in it."""
-    from derex.envs.sets import SETS
+    from derex.envs.registry import SETS
 
     return [(name, found.summary, list(found.tasks())) for name, found in SETS.items()]
 

@@ -56,8 +56,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Eval, arguments, "derex eval", EXAMPLES)
 
     from derex.training import evaluate
-    from derex.training.elsewhere import playing
-    from derex.training.trained import restore_agents
+    from derex.training.trained import playing, restore_agents
 
     agents = restore_agents(options.dir, options.checkpoint, options.env)
     evaluate.read_evaluations(options.dir)  # a file that could not be added to is refused before the work

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from derex.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from derex.experiments.result import StudyResult
+    from derex.studies.common import StudyResult
 
 
 class Study(NamedTuple):
@@ -24,33 +24,33 @@ class Study(NamedTuple):
 
 STUDIES: dict[str, Study] = {
     "tabular": Study(
-        "derex.experiments.decomposition.definition:TabularStudy",
-        "derex.experiments.decomposition.run:run",
+        "derex.studies.definitions:TabularStudy",
+        "derex.studies.decomposition:run",
         "Figure 2: states as ids, learnt against exact",
     ),
     "pixels": Study(
-        "derex.experiments.decomposition.definition:PixelsStudy",
-        "derex.experiments.decomposition.run:run",
+        "derex.studies.definitions:PixelsStudy",
+        "derex.studies.decomposition:run",
         "Figure 3: states as pictures, learnt against exact",
     ),
     "unseen": Study(
-        "derex.experiments.unseen.definition:UnseenStudy",
-        "derex.experiments.unseen.run:run",
+        "derex.studies.definitions:UnseenStudy",
+        "derex.studies.unseen:run",
         "the bonus on states that the data never visited",
     ),
     "asymmetry": Study(
-        "derex.experiments.asymmetry.definition:AsymmetryStudy",
-        "derex.experiments.asymmetry.run:run",
+        "derex.studies.definitions:AsymmetryStudy",
+        "derex.studies.asymmetry:run",
         "one-way doors: the SVD against the graph Laplacian",
     ),
     "pomdp": Study(
-        "derex.experiments.pomdp.definition:PomdpStudy",
-        "derex.experiments.pomdp.run:run",
+        "derex.studies.definitions:PomdpStudy",
+        "derex.studies.pomdp:run",
         "Section 5, appendix D: beliefs and bonuses when the agent is hidden",
     ),
     "exploration": Study(
-        "derex.experiments.exploration.definition:ExplorationStudy",
-        "derex.experiments.exploration.run:run",
+        "derex.studies.definitions:ExplorationStudy",
+        "derex.studies.exploration:run",
         "the methods on exploration environments: success against steps",
     ),
 }

@@ -65,9 +65,8 @@ class Resume:
 
 def run(arguments: list[str]) -> int:
     """`derex train --env NAME --out DIR [options]`; the options of the method depend on which it is."""
-    from derex.training.progress import TrainProgress
-    from derex.training.run import train
-    from derex.training.stopping import Stopped
+    from derex.training.logging import TrainProgress
+    from derex.training.run import Stopped, train
 
     config = _config(arguments)
     steps = config.iterations * config.iteration_steps

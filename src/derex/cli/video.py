@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Video, arguments, "derex video", EXAMPLES)
 
     from derex.report.film import Frame, write_film
-    from derex.training.recording import drawn, film_episode
+    from derex.training.film import drawn, film_episode
     from derex.training.trained import restore_agents
 
     agents = restore_agents(options.dir, options.checkpoint, options.env)

@@ -2,7 +2,6 @@
 
 from derex.decomposition.bonus import bonus
 from derex.decomposition.laplacian import graph_drawing_loss
-from derex.decomposition.normalisation import batch_normalise
 from derex.decomposition.objectives import (
     DeRexObjective,
     Estimate,
@@ -17,7 +16,7 @@ from derex.decomposition.objectives import (
     off_value,
     penalty_weight,
 )
-from derex.decomposition.pairs import Half, sigma_hat
+from derex.decomposition.statistics import Half, batch_normalise, sigma_hat
 
 __all__ = [
     "DeRexObjective",

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from derex.decomposition.normalisation import moments, standardise, weighted_mean
-from derex.decomposition.pairs import Half, sigma_hat
+from derex.decomposition.statistics import Half, moments, sigma_hat, standardise, weighted_mean
 
 
 def attraction(

@@ -5,7 +5,7 @@ estimates the right one, with the statistics of those outputs. The gradient of L
 two expectations; estimating both from the same rows biases it (Theorem 4), taking one from each half does not
 (Theorem 5). "Independent" is meant: two disjoint halves of one small fixed set are not.
 
-Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.normalisation`).
+Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.statistics`).
 """
 
 import math
@@ -18,8 +18,15 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
 from derex.decomposition.laplacian import graph_drawing_loss
-from derex.decomposition.normalisation import Statistics, batch_normalise, limited, weighted_mean
-from derex.decomposition.pairs import Half, both_statistics, sigma_hat
+from derex.decomposition.statistics import (
+    Half,
+    Statistics,
+    batch_normalise,
+    both_statistics,
+    limited,
+    sigma_hat,
+    weighted_mean,
+)
 
 REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
 REFERENCE_LAMBDA_R = 10.0

@@ -3,14 +3,13 @@
 Tasks are made by name, `make("rooms-chain-8")`, and walked in many streams at once, `make_streams(env, 256)`.
 """
 
-from derex.envs.filtering import HIDDEN, bayes_filter
-from derex.envs.gridworld import GridWorld
-from derex.envs.hidden import HiddenAgent, Walk
+from derex.envs.drawing import frame_table, frames, render
+from derex.envs.grid.filtering import HIDDEN, bayes_filter
+from derex.envs.grid.gridworld import GridWorld
+from derex.envs.grid.hidden import HiddenAgent, Walk
+from derex.envs.grid.maps import FOUR_ROOMS, Map, one_way_doors, random_maze, random_rooms
 from derex.envs.interface import Environment
-from derex.envs.maps import FOUR_ROOMS, Map
-from derex.envs.mazes import one_way_doors, random_maze, random_rooms
 from derex.envs.registry import make, names
-from derex.envs.render import frame_table, frames, render
 from derex.envs.wrappers import AutoReset, Batched, EpisodeSums, Statistics, make_streams
 
 __all__ = [

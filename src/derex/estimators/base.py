@@ -1,21 +1,185 @@
-"""What every estimator of a decomposition shares: parameters, the history of a fit, and the bonus."""
+"""What trained networks show on their training data.
+
+Running statistics lag behind networks that still move: at the end of a fit they are replaced by those of the final
+networks, so that `transform` is standardised on the training data whatever the number of updates.
+
+Shapes: n pairs, k features.
+
+What a fitted model remembers of what it has seen, so that the unseen gets the largest bonus.
+
+A guard says by how much each row is unlike the training data: 0 for all that is like it, whose bonus stays exactly as
+it is, up to 1, which adds √2 times the largest bonus of what was seen. That is the bonus of a state visited half as
+often as the rarest one: ‖f(s)‖ grows like d(s)^-½.
+
+A progress bar for fits.
+
+What every estimator of a decomposition shares: parameters, the history of a fit, and the bonus.
+"""
 
 from __future__ import annotations
 
+import time
 from abc import ABCMeta, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from sklearn.base import BaseEstimator
 
+from derex.decomposition.bonus import Support, excess, fit_support, unexplained_share
 from derex.decomposition.bonus import bonus as bonus_of
-from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import Objective, make_objective
+from derex.decomposition.statistics import (
+    READING_EPSILON,
+    Moments,
+    RunningStatistics,
+    Statistics,
+    read_statistics,
+)
 from derex.estimators import validation as check
-from derex.estimators.data import map_rows
-from derex.estimators.training import Progress, TrainState
+from derex.estimators.data import PairData, map_rows
+from derex.estimators.fitting import Networks, Progress, TrainState
+from derex.networks.layers import blocks
+
+MEASURED_PAIRS = 1 << 16  # at most; fewer where the distinct pairs are known
+SMALLEST_DIRECTION = 1e-6  # relative to the largest: below it there is only rounding
+
+
+def measure(networks: Networks, data: PairData) -> RunningStatistics:
+    """Moments of f and g, and Σ between them, over the training pairs: as running statistics that have settled."""
+    numbers, counts = data.pairs(MEASURED_PAIRS)
+    f, g = (
+        map_rows(side, rows, dtype, numbers)
+        for side, rows, dtype in zip(
+            (networks.f, networks.g_or_f), (data.x, data.y), data.dtypes, strict=True
+        )
+    )
+    return settled_statistics(f, g, counts)
+
+
+def settled_statistics(
+    f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"], counts: Float[np.ndarray, " n"] | None = None
+) -> RunningStatistics:
+    """Moments of f and g, and Σ between them, as running statistics that have settled; row i counts counts[i] times."""
+    weights = np.full(len(f), 1.0 / len(f)) if counts is None else counts / counts.sum()
+    (f, f_moments), (g, g_moments) = (_standardised(side, weights) for side in (f, g))
+    return RunningStatistics(Statistics(f_moments, g_moments, jnp.asarray((f.T * weights) @ g)), jnp.ones(()))
+
+
+def squared_correlation(f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]) -> float:
+    """‖C_f^-½ Cov(f, g) C_g^-½‖²_F: the sum of squared canonical correlations (VAMP-2)."""
+    f_basis, g_basis = (_orthonormal(side - side.mean(axis=0, dtype=np.float64)) for side in (f, g))
+    return float(np.sum((f_basis.T @ g_basis) ** 2))
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the columns' span."""
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, sizes > SMALLEST_DIRECTION * max(sizes[0], np.finfo(np.float64).tiny)]
+
+
+def _standardised(
+    z: Float[np.ndarray, "n k"], weights: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, "n k"], Moments]:
+    """`batch_normalise` in double precision, on the host."""
+    mean = weights @ z
+    variance = weights @ (z - mean) ** 2
+    return (z - mean) / np.sqrt(variance + READING_EPSILON), Moments(jnp.asarray(mean), jnp.asarray(variance))
+
+
+@runtime_checkable
+class Guard(Protocol):
+    """Tells rows apart from the training data; `dtype` is the one in which networks see them."""
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]: ...
+
+
+class NoGuard(NamedTuple):
+    """Nothing is known about what was seen: every bonus is the norm."""
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return np.zeros(len(rows), np.float32)
+
+
+class SeenIds(NamedTuple):
+    """Which ids of a table were trained. Those never seen have no representation, and are in excess by 1."""
+
+    seen: Bool[np.ndarray, " n_ids"]
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return (~self.seen[rows]).astype(np.float32)
+
+    def including(self, rows: np.ndarray) -> SeenIds:
+        """The same with these ids seen as well."""
+        seen = self.seen.copy()
+        for block in blocks(rows):
+            seen[block] = True
+        return SeenIds(seen)
+
+
+class FeatureSpan(NamedTuple):
+    """Features of the rows that a fit saw; see `derex.decomposition.bonus`.
+
+    They are those of the network as the fit left it: `partial_fit` moves on, and what training rows' features spanned
+    then says nothing about a network that has changed.
+    """
+
+    support: Support
+    typical: Float[np.ndarray, "m k"]  # representations of training rows, whose largest bonus is the measure
+    network: Any  # an eqx.Module with a `features` method
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return excess(unexplained_share(features_of(self.network, rows, dtype), self.support), self.support)
+
+
+def features_of(network: Any, rows: np.ndarray, dtype: str) -> Float[np.ndarray, "n h"]:
+    """What the network's last layer reads, as vectors."""
+    return map_rows(network.features, rows, dtype).reshape(len(rows), -1)
+
+
+def feature_span(
+    network: Any, rows: np.ndarray, counts: Float[np.ndarray, " m"], dtype: str, typical: np.ndarray
+) -> FeatureSpan:
+    """What the features of these rows span, row i seen counts[i] times."""
+    return FeatureSpan(fit_support(features_of(network, rows, dtype), counts), typical, network)
+
+
+class FitProgress:
+    """Shows step, rate, time left, loss and off-diagonal; shows nothing when not enabled."""
+
+    def __init__(self, steps: int, enabled: bool, label: str = "fit"):
+        self._steps, self._enabled, self._label = steps, enabled, label
+        self._bar: Any = None
+
+    def __enter__(self) -> FitProgress:
+        if self._enabled:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(compact=True),
+                TextColumn("{task.fields[status]}"),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._label, total=self._steps, status="compiling")
+            self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, loss: float, trace: float, off_diagonal: float) -> None:
+        """Say where training stands after `done` steps."""
+        if self._bar is None:
+            return
+        rate = done / (time.perf_counter() - self._start)
+        status = f"loss {loss:+.4f}  tr Σ̃ {trace:.3f}  off-diagonal {off_diagonal:.3f}  {rate:.0f}/s"
+        self._bar.update(self._task, completed=done, status=status)
 
 
 class Decomposition(BaseEstimator, metaclass=ABCMeta):

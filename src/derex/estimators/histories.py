@@ -1,4 +1,9 @@
-"""The decomposition of histories and futures (Section 5), with the conventions of `DeRex`."""
+"""One step of some streams, as a user gives it to `HistoryDeRex.step`.
+
+Shapes: n streams.
+
+The decomposition of histories and futures (Section 5), with the conventions of `DeRex`.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +17,61 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
 
 from derex.decomposition.bonus import SIGMA_FLOOR
-from derex.decomposition.normalisation import read_statistics
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
+from derex.decomposition.statistics import read_statistics
 from derex.estimators import validation as check
-from derex.estimators.base import Decomposition
-from derex.estimators.history_building import check_encoder
-from derex.estimators.history_steps import one_step
-from derex.estimators.history_training import Watch, fit_one
-from derex.estimators.measuring import squared_correlation
+from derex.estimators.base import Decomposition, squared_correlation
+from derex.estimators.building import check_encoder
+from derex.estimators.fitting import TrainState, reading_side
+from derex.estimators.history_fitting import Watch, fit_one
 from derex.estimators.streams import StreamData, counted_rows, on_device
-from derex.estimators.training import (
-    TrainState,
-    reading_side,
-)
-from derex.estimators.trajectories import (
-    StreamSpec,
-    check_like_fitted,
-    check_trajectories,
-    useful_streams,
-)
-from derex.networks.futures import future_of
-from derex.networks.histories import HistoryNetworks, at_each_step
+from derex.estimators.trajectories import StreamSpec, check_like_fitted, check_trajectories, useful_streams
+from derex.networks.histories import HistoryNetworks, at_each_step, future_of
 from derex.networks.recurrent import Memory
-from derex.types import Trajectories
+from derex.types import NO_ACTION, Trajectories, stacked
+
+
+def one_step(
+    observation: Any, previous_action: Any, first: Any, streams: int, spec: StreamSpec
+) -> Trajectories:
+    """Trajectories (n, 1) of what each stream saw and had just done, like those of the fit."""
+    parts = (
+        isinstance(spec.outline, dict) and "list" in spec.outline
+    )  # the model was fitted on lists of parts
+    if isinstance(observation, list) and not parts:
+        observation = stacked("observation", observation) if observation else np.zeros(0)
+    steps = Trajectories(
+        jax.tree.map(lambda leaf: _row("observation", leaf, streams), observation),
+        _row("previous_action", _actions(previous_action, streams, spec), streams),
+        np.zeros((streams, 1), bool) if first is None else _row("first", np.asarray(first, bool), streams),
+        np.ones((streams, 1), bool),
+    )
+    steps = check_trajectories(steps, "")
+    check_like_fitted(steps, spec, "")
+    return steps
+
+
+def _row(name: str, values: Any, streams: int) -> np.ndarray:
+    """(n, …) -> (n, 1, …)."""
+    array = np.asarray(values)
+    if array.ndim == 0 or len(array) != streams:
+        came = f"a single {array.dtype}" if array.ndim == 0 else f"shape {array.shape}"
+        one = f" The memory is of one stream: [{name}]." if streams == 1 else ""
+        raise ValueError(f"{name}: expected one entry for each of {streams} streams, got {came}.{one}")
+    return array[:, None]
+
+
+def _actions(given: Any, streams: int, spec: StreamSpec) -> Any:
+    """The actions with what stands for none in the place of every None."""
+    if given is None:
+        given = [None] * streams
+    if not isinstance(given, list | tuple) or all(action is not None for action in given):
+        return given
+    if spec.actions == "ids":
+        return [NO_ACTION if action is None else action for action in given]
+    none = np.zeros(spec.choices, np.float32)
+    return np.stack([none if action is None else np.ravel(action) for action in given])
+
 
 LEARNING_RATE = 1e-3
 BLOCK_STEPS = 1 << 15  # read at a time by `transform`
@@ -231,17 +268,17 @@ class HistoryDeRex(Decomposition):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file (no code in it), atomically."""
-        from derex.estimators.history_persistence import save
+        from derex.estimators.files import save_histories
 
         check_is_fitted(self)
-        save(self, path)
+        save_histories(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> HistoryDeRex:
         """Read a model written by `save`. Models with own modules need them again: `encoder=`."""
-        from derex.estimators.history_persistence import load
+        from derex.estimators.files import load_histories
 
-        return load(cls, path, encoder)
+        return load_histories(cls, path, encoder)
 
     # --- inside --------------------------------------------------------------------------------------------------
 

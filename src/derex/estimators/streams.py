@@ -17,9 +17,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from derex.decomposition.pairs import Half
-from derex.networks.futures import Future, halves_of, read_pairs
-from derex.networks.histories import HistoryNetworks
+from derex.decomposition.statistics import Half
+from derex.networks.histories import Future, HistoryNetworks, halves_of, read_pairs
 from derex.types import Indexed, Trajectories
 
 CHUNK_STEPS = 100  # updates between looks at the progress

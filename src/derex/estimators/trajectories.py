@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from derex.estimators import validation as check
-from derex.estimators.sources import distinct_rows
+from derex.estimators.data import distinct_rows
 from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
-from derex.networks.futures import steps_left
-from derex.networks.observations import kind_of
+from derex.networks.histories import steps_left
+from derex.networks.inputs import kind_of
 from derex.types import MOST_ACTIONS, NO_ACTION, Indexed, Trajectories
 
 LARGEST_TABLE_OF_IDS = 2**20

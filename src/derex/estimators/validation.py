@@ -13,7 +13,7 @@ import scipy.sparse
 
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind, count_ids
-from derex.networks.fixed import blocks, trainable
+from derex.networks.layers import blocks, trainable
 
 SMALLEST_REACH, FINEST = 1e-30, 1e-5  # least variation of a column, and least part of its mean
 FEWEST_ROWS = 4  # two halves of two

@@ -2,7 +2,7 @@
 
 An encoder is an Equinox module that maps *one* observation to k numbers. Two methods are optional:
 
-- `features(x)`: what its last, linear layer reads. `derex.decomposition.support` uses it to recognise inputs unlike any
+- `features(x)`: what its last, linear layer reads. `derex.decomposition.bonus` uses it to recognise inputs unlike any
   the encoder was trained on.
 - `prepared(rows)`: the module with its `Fixed` parts set from the training rows, once, before training.
 
@@ -21,9 +21,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, Num, PRNGKeyArray
 
-from derex.networks.conv import Conv
-from derex.networks.fixed import Fixed, Standardise, blocks
-from derex.networks.precision import matched
+from derex.networks.images import Conv
+from derex.networks.layers import Fixed, Standardise, blocks, matched
 
 InputKind = Literal["ids", "vectors", "images"]
 

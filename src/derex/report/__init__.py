@@ -18,7 +18,7 @@ from derex.report.data import (
     spearman,
     to_dict,
 )
-from derex.report.histories import (
+from derex.report.history_data import (
     BeliefTrack,
     BonusMaps,
     HistoryCloud,
@@ -26,10 +26,15 @@ from derex.report.histories import (
     load_record,
     save_record,
 )
-from derex.report.history_sections import belief_section, cloud_section
-from derex.report.interactive import curves_section, explorer_section, spectrum_section
 from derex.report.page import Section, image_section, table_section, text_section, write_page
-from derex.report.palette import reference_colours
+from derex.report.panels import reference_colours
+from derex.report.sections import (
+    belief_section,
+    cloud_section,
+    curves_section,
+    explorer_section,
+    spectrum_section,
+)
 
 if TYPE_CHECKING:
     from derex.report.figures import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from derex.report import palette
+from derex.report import panels as palette
 from derex.report.data import Curve
 from derex.report.page import PLOTLY, Section, payload_section
 
@@ -75,7 +75,7 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
         path: file to write.
         xlabel: label of the horizontal axes.
     """
-    from derex.report.layout import new_figure, save
+    from derex.report.figures import new_figure, save
     from derex.report.panels import LABEL_SIZE, axes_style, heading, plain_text, short_numbers
 
     if not panels or not any(panel.lines for panel in panels):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from derex.report.files import check_place, write_atomically
-from derex.report.palette import INK, hex_to_rgb
+from derex.report.panels import INK, hex_to_rgb
 
 ENDINGS = (".gif", ".mp4")
 INSTALL = "pip install 'derex[video]'"

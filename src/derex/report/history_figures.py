@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from derex.report import palette
+from derex.report import panels as palette
 from derex.report.data import GridMap
-from derex.report.histories import BeliefTrack, BonusMaps, HistoryCloud, StateBonus, same_map
-from derex.report.layout import figure_title, save, scale_bar, signed, squares
+from derex.report.figures import figure_title, save, scale_bar, signed, squares
+from derex.report.history_data import BeliefTrack, BonusMaps, HistoryCloud, StateBonus, same_map
 from derex.report.panels import (
     LABEL_SIZE,
     TICK_SIZE,

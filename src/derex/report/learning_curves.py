@@ -18,9 +18,9 @@ from jaxtyping import Float
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.data import Curve, Table
 from derex.report.page import table_section, write_page
-from derex.report.palette import VIEW_COLOURS
+from derex.report.panels import VIEW_COLOURS
 from derex.report.runs import RunLog
-from derex.report.scores import (
+from derex.report.statistics import (
     LAST_PERCENT,
     NOTHING,
     Interval,

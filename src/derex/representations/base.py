@@ -1,14 +1,21 @@
-"""What an auxiliary representation is to an agent: a small record of pure functions.
+"""Options of representations, refused where they make no sense: by their whole names, before anything is built.
+
+What an auxiliary representation is to an agent: a small record of pure functions.
 
 An agent shows it what happened and gets a bonus back; it lets it add a loss to its own. It never asks which one it is.
 A new representation is one file with a function that returns this record, and a line in `METHODS`.
 
 Shapes: B streams, S steps of an unroll, W and H units of the agent's F₁ and F₂.
+
+No representation: the agent by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -16,8 +23,46 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.histories import Embedded
-from derex.networks.parts import Part
+from derex.networks.inputs import Part
 from derex.types import Trajectories
+
+LARGEST_COUNT = 1 << 20
+
+
+def check(name: str, value: Any, good: bool, expected: str) -> None:
+    """Raises `ValueError` unless it is good; `name` is that within the representation."""
+    if not good:
+        raise ValueError(f"representation.{name}: expected {expected}; got {value!r}.")
+
+
+@contextmanager
+def named(prefix: str) -> Iterator[None]:
+    """What is refused inside, by its name alone, is named within the representation."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"representation.{prefix}{error}") from error
+
+
+def check_counts(prefix: str, **values: int) -> None:
+    """Whole numbers of something that there has to be."""
+    for name, value in values.items():
+        check(
+            f"{prefix}{name}", value, 1 <= value <= LARGEST_COUNT, f"at least 1 and at most {LARGEST_COUNT}"
+        )
+
+
+def check_weights(prefix: str, **values: float) -> None:
+    """How much something counts."""
+    for name, value in values.items():
+        check(f"{prefix}{name}", value, 0.0 <= value < math.inf, "a finite number, 0 or more")
+
+
+def check_positive(prefix: str, **values: float) -> None:
+    """What is divided by, or stepped with."""
+    for name, value in values.items():
+        check(f"{prefix}{name}", value, 0.0 < value < math.inf, "a finite number above 0")
+
 
 LAMBDA_B = 0.02
 """λ_b where nothing else is said. Bonuses come at every step and add up over 1/(1 - γ) of them, a sparse reward comes
@@ -114,3 +159,22 @@ def no_auxiliary(joint: Any, view: View, key: PRNGKeyArray) -> tuple[Float[Array
 def track_nothing(state: RepresentationState, seen: Any) -> RepresentationState:
     """Nothing was seen."""
     return state
+
+
+@dataclass(frozen=True)
+class NoForm:
+    """Trains nothing, tracks nothing, finds nothing rare."""
+
+    def build(self) -> Representation:
+        """The record."""
+        return Representation(_init, no_auxiliary, track_nothing, _observe, lambda state: {})
+
+
+def _init(key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
+    return RepresentationState(None, None, None, None)
+
+
+def _observe(
+    state: RepresentationState, view: View, key: PRNGKeyArray
+) -> tuple[RepresentationState, Float[Array, "B S"]]:
+    return state, no_bonus(view)

@@ -14,8 +14,7 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.futures import Future, future_of, read_pairs
-from derex.networks.histories import Embedded, Head, at_each_step
+from derex.networks.histories import Embedded, Future, Head, at_each_step, future_of, read_pairs
 from derex.networks.recurrent import LSTM
 from derex.representations.base import (
     LAMBDA_B,
@@ -24,9 +23,10 @@ from derex.representations.base import (
     RepresentationState,
     Sizes,
     View,
+    check_weights,
+    named,
     track_nothing,
 )
-from derex.representations.checks import check_weights, named
 from derex.representations.decomposed import Decomposition
 
 

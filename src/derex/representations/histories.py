@@ -14,8 +14,15 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from derex.networks.futures import Future, future_of, read_pairs
-from derex.networks.histories import Head, HistoryNetworks, at_each_step, fresh_embedding
+from derex.networks.histories import (
+    Future,
+    Head,
+    HistoryNetworks,
+    at_each_step,
+    fresh_embedding,
+    future_of,
+    read_pairs,
+)
 from derex.networks.recurrent import LSTM, Memory
 from derex.representations.base import (
     LAMBDA_B,
@@ -24,12 +31,14 @@ from derex.representations.base import (
     RepresentationState,
     Sizes,
     View,
+    check_counts,
+    check_weights,
+    named,
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.checks import check_counts, check_weights, named
 from derex.representations.decomposed import Decomposition
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.types import Trajectories
 
 

@@ -10,11 +10,10 @@ import os
 import sys
 from importlib import import_module
 
-from derex.representations.base import Form
+from derex.representations.base import Form, NoForm
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
-from derex.representations.none import NoForm
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 

@@ -2,7 +2,7 @@
 
 Bonus: the mean squared error on the observation, before the predictor has learnt from it. Observations are
 standardised by running statistics and clipped, as in the original; symbols and words are spelt out before
-(`derex.networks.flat`).
+(`derex.networks.inputs`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.encoders import MLP
-from derex.networks.fixed import Fixed
-from derex.networks.flat import flat_numbers, flat_size
 from derex.networks.histories import at_each_step
-from derex.networks.parts import Part
+from derex.networks.inputs import Part, flat_numbers, flat_size
+from derex.networks.layers import Fixed
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -28,11 +27,12 @@ from derex.representations.base import (
     RepresentationState,
     Sizes,
     View,
+    check_counts,
+    check_weights,
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.checks import check_counts, check_weights
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 
 OBSERVATION_CLIP = 5.0
 

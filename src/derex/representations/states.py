@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.networks.histories import Head, at_each_step
-from derex.networks.observations import encoder_of, rows_of
+from derex.networks.inputs import encoder_of, rows_of
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -20,12 +20,13 @@ from derex.representations.base import (
     RepresentationState,
     Sizes,
     View,
+    check_counts,
+    check_weights,
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.checks import check_counts, check_weights
 from derex.representations.decomposed import Decomposition
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 
 
 class ObservationFeatures(eqx.Module):

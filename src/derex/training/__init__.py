@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from derex.training.checkpoints import Restored, restore_run
     from derex.training.config import TrainConfig
+    from derex.training.factory import make_training
     from derex.training.folder import load_config, read_metrics
-    from derex.training.loop import Training
-    from derex.training.making import make_training
+    from derex.training.learner import Training
     from derex.training.metrics import DivergedError
-    from derex.training.run import TrainResult, train
-    from derex.training.stopping import Stopped
+    from derex.training.run import Stopped, TrainResult, train
 
 _PLACES = {
     "DivergedError": "metrics",
     "Restored": "checkpoints",
-    "Stopped": "stopping",
+    "Stopped": "run",
     "TrainConfig": "config",
     "TrainResult": "run",
-    "Training": "loop",
+    "Training": "learner",
     "load_config": "folder",
-    "make_training": "making",
+    "make_training": "factory",
     "read_metrics": "folder",
     "restore_run": "checkpoints",
     "train": "run",

@@ -23,19 +23,19 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray
 from scipy import stats
 
-from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
+from derex.agents.policy import policy_for
+from derex.agents.rollout import Memory, decide, fresh_memory
 from derex.envs.host import HostTask, PoolOptions
 from derex.envs.interface import Environment
-from derex.envs.suites.dmlab_levels import human_normalised
+from derex.envs.suites.dmlab import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.runs import CONFIG
-from derex.report.scores import Interval, over_seeds
+from derex.report.statistics import Interval, over_seeds
+from derex.training.film import play_episodes
 from derex.training.folder import EVALUATIONS, WORKERS
-from derex.training.host_playing import play_episodes
-from derex.training.players import Memory, decide, fresh_memory
-from derex.training.tasks import CAP, is_scored
+from derex.training.metrics import CAP, is_scored
 from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
 
@@ -72,7 +72,7 @@ def evaluate(agents: TrainedAgents, episodes: int = 100, *, greedy: bool = False
     """Play exactly `episodes` whole episodes with every seed of a run, in each of its tasks.
 
     Args:
-        agents: from `restore_agents`; in other environments than their own: `derex.training.elsewhere.playing`.
+        agents: from `restore_agents`; in other environments than their own: `derex.training.trained.playing`.
         episodes: of each seed, and of each task where there are several.
         greedy: take the likeliest action rather than draw one.
         seed: of the environment's and the policy's randomness.

@@ -1,11 +1,20 @@
-"""From the sums of a log interval to its lines of metrics, one for each seed.
+"""Numbers of many tasks as one: means over tasks of their means, so that quick tasks do not count for more.
+
+A task of which no episode has ended has no mean, and is left out; `tasks_counted` says how many are in.
+
+From the sums of a log interval to its lines of metrics, one for each seed.
 
 Shapes: N seeds, B streams, n numbered states.
+
+visitation.npz of a run, written now and then; it goes on where a checkpoint left it.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +22,55 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from derex.envs.multitask import Assigned
+from derex.envs.suites.dmlab import LEVELS, human_normalised, plain
 from derex.report.data import spearman
-from derex.training.loop import CAUSES, Skips, Training, TrainState
-from derex.training.tasks import TASKS, over_tasks, with_human_score
+from derex.report.visits import VisitLog, save_visits
+from derex.training.config import TrainConfig
+from derex.training.folder import VISITS, VISITS_PICTURE
+from derex.training.learner import CAUSES, Skips, Training, TrainState
 from derex.types import EnvironmentSpec
+
+TASKS = "tasks"
+CAP = 100.0
+"""a human-normalised score counts up to this, as is usual for DMLab-30"""
+
+
+def over_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The numbers of a line of metrics from those of each task, with these in it.
+
+    Args:
+        tasks: return, success, episode_length (None where there is none) and episodes, by task. Levels of DeepMind Lab
+            get their human-normalised score besides, and the line the mean of all, capped and uncapped.
+    """
+    rows = {name: with_human_score(name, row) for name, row in tasks.items()}
+    line: dict[str, Any] = {name: mean_over(rows, name) for name in ("return", "success", "episode_length")}
+    line["episodes"] = sum(row["episodes"] for row in rows.values())
+    line["tasks_counted"] = sum(row["episodes"] > 0 for row in rows.values())
+    if any("human_normalised" in row for row in rows.values()):
+        line |= {
+            "human_normalised": mean_over(rows, "human_normalised"),
+            "human_normalised_capped": mean_over(rows, "human_normalised", CAP),
+        }
+    return line | {TASKS: rows}
+
+
+def with_human_score(task: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a task, with its human-normalised score where it is a level of DMLab-30: 100 is what people reach."""
+    if not is_scored(task):
+        return row
+    score = row["return"]
+    return row | {"human_normalised": None if score is None else human_normalised(task, score)}
+
+
+def is_scored(task: str) -> bool:
+    """Whether it is known how people do in it."""
+    return task.startswith("dmlab:") and plain(task) in LEVELS
+
+
+def mean_over(rows: Mapping[str, dict[str, Any]], name: str, cap: float = np.inf) -> float | None:
+    """The mean of one number over the tasks that have it, each counted up to `cap`."""
+    values = [row[name] for row in rows.values() if row.get(name) is not None]
+    return float(np.mean(np.minimum(values, cap))) if values else None
 
 
 class DivergedError(ValueError):
@@ -71,7 +125,7 @@ def lines_of(
 ) -> list[dict[str, Any]]:
     """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite.
 
-    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`derex.training.tasks`).
+    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`over_tasks`).
     """
     lines = [
         {"step": step, "seed": seed} | _episodes_of(reading, spec, place) | times | _numbers(reading, place)
@@ -155,3 +209,66 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(part) for name, part in value.items()}
     return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+VISITS_SECONDS = 60.0  # between two writes
+
+
+class VisitFile:
+    """The record of visits and its files; where states have no numbers, nothing."""
+
+    def __init__(
+        self, config: TrainConfig, spec: EnvironmentSpec, saved: dict[str, np.ndarray] | None = None
+    ):
+        """`saved` is what `arrays` gave."""
+        self._folder: Path = config.out
+        self._log: ContinuedLog | None = None
+        if spec.n_states:
+            self._log = ContinuedLog(config.env, config.all_seeds, spec.n_states, spec.positions)
+            self._log.go_on_from(saved or {})
+        self._written = time.monotonic()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps of it."""
+        return {} if self._log is None else self._log.arrays()
+
+    def add(self, step: int, reading: Reading) -> None:
+        """One more interval, which ended at `step`."""
+        if self._log is None:
+            return
+        self._log.add(step, reading.visits, reading.bonuses)
+        if time.monotonic() - self._written > VISITS_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """The file."""
+        if self._log is not None:
+            save_visits(self._log.visits(), self._folder / VISITS)
+            self._written = time.monotonic()
+
+    def draw(self) -> None:
+        """The picture, where states have places."""
+        if self._log is None:
+            return
+        from derex.report.visits import visitation_figure
+
+        visits = self._log.visits()
+        if len(visits.positions):
+            visitation_figure(visits, self._folder / VISITS_PICTURE)
+
+
+class ContinuedLog(VisitLog):
+    """A log that can be put into arrays, whole, and taken out again."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it; copies."""
+        visits = self.visits()
+        widths = np.array([self._width, self._in_last])
+        return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
+
+    def go_on_from(self, arrays: dict[str, Any]) -> None:
+        """As it was when `arrays` was called."""
+        if arrays:
+            rows = zip(arrays["steps"], arrays["counts"], arrays["bonuses"], strict=True)
+            self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]
+            self._width, self._in_last = (int(width) for width in arrays["widths"])

@@ -21,13 +21,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from derex.agents.config import AgentConfig
-from derex.representations.base import Form
+from derex.representations.base import Form, NoForm
 from derex.representations.belief import BeliefForm
 from derex.representations.decomposed import Decomposition
 from derex.representations.histories import HistoriesForm
 from derex.representations.methods import METHODS, find_form
-from derex.representations.none import NoForm
-from derex.representations.own import OwnTraining
+from derex.representations.optimised import OwnTraining
 from derex.representations.rnd import RndForm
 from derex.representations.states import StatesForm
 

@@ -1,14 +1,20 @@
-"""A training run: compiled pieces of the loop; between them a look at the sums, lines of metrics, a checkpoint."""
+"""SIGTERM and Ctrl-C: a run that is asked to stop does so after the update it is in, with a checkpoint.
+
+A training run: compiled pieces of the loop; between them a look at the sums, lines of metrics, a checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -16,11 +22,10 @@ import numpy as np
 
 from derex.envs.host import WorkerFailed
 from derex.report.runs import read_lines
-from derex.report.scores import final_score
-from derex.training.blas import one_blas_thread
+from derex.report.statistics import final_score
 from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
 from derex.training.config import TrainConfig
-from derex.training.determinism import require_determinism
+from derex.training.factory import make_loop, make_training
 from derex.training.folder import (
     METRICS,
     add_event,
@@ -34,16 +39,51 @@ from derex.training.folder import (
     plain_options,
     read_metrics,
 )
-from derex.training.loggers import check_loggers, make_loggers
-from derex.training.making import make_loop, make_training
-from derex.training.mesh import check_streams, data_mesh, placed
-from derex.training.metrics import check_skips, lines_of, read
-from derex.training.progress import Noting, Progress
-from derex.training.resuming import Plan, carry_out, plan_run
-from derex.training.room import check_disk, check_memory, memory_named, size_of
+from derex.training.learner import check_streams, data_mesh, placed
+from derex.training.logging import Noting, Progress, check_loggers, make_loggers
+from derex.training.metrics import VisitFile, check_skips, lines_of, read
+from derex.training.preflight import (
+    Plan,
+    carry_out,
+    check_disk,
+    check_memory,
+    memory_named,
+    one_blas_thread,
+    plan_run,
+    require_determinism,
+    size_of,
+)
 from derex.training.saving import Saver
-from derex.training.stopping import Stopped, StopRequest
-from derex.training.visit_file import VisitFile
+
+
+class Stopped(KeyboardInterrupt):
+    """The run was asked to stop, has saved its state, and can go on from there."""
+
+
+class StopRequest:
+    """While it is open, SIGTERM and the first Ctrl-C are noted; a second Ctrl-C interrupts as ever."""
+
+    def __init__(self) -> None:
+        self.asked = ""
+        """what asked; empty: nothing"""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():  # others cannot have handlers
+            for number in (signal.SIGTERM, signal.SIGINT):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 PIECE_SECONDS = 1.0  # between two signs of life; Ctrl-C waits as long
 

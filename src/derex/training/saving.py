@@ -14,9 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from derex.training.checkpoints import Snapshot, path_of, score_of, steps_saved, write_checkpoint
+from derex.training.checkpoints import Snapshot, flush, path_of, score_of, steps_saved, write_checkpoint
 from derex.training.folder import CHECKPOINTS, FullDiskError, add_event
-from derex.training.manifest import flush
 
 SPARE = 1 << 20  # bytes that have to be left besides the checkpoint
 OURS = re.compile(r"\d+|\d+\.damaged|\.\d+(\.damaged)?\.(partial|removed)")

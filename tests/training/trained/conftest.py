@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
+from derex.agents.policy import policy_for
 from derex.training.checkpoints import Snapshot, write_checkpoint
 from derex.training.config import to_plain
-from derex.training.making import make_environment
+from derex.training.factory import make_environment
 from derex.training.trained import NETWORK, arrays_of, network_shape
 
 SEEDS = (3, 4)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from derex.cli import main
-from derex.envs.suites.dmlab_levels import human_normalised
-from derex.training.elsewhere import playing
+from derex.envs.suites.dmlab import human_normalised
 from derex.training.evaluate import evaluate, save_evaluation
-from derex.training.trained import restore_agents
+from derex.training.trained import playing, restore_agents
 
 WriteRun = Callable[[Path, str, str], Path]
 TWO = "dmlab:rooms_collect_good_objects_train,dmlab:rooms_watermaze"

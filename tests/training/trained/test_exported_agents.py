@@ -11,9 +11,9 @@ import pytest
 
 import derex
 from derex import cli
+from derex.agents.rollout import decide, fresh_memory
 from derex.report.files import DamagedError
 from derex.training.export import export_agent, load_agent
-from derex.training.players import decide, fresh_memory
 from derex.training.trained import restore_agents
 
 OWN = "nowhere_to_be_found:Method"

@@ -15,14 +15,14 @@ from scipy.stats import binomtest, t
 
 from derex import cli
 from derex.agents.config import AgentConfig
-from derex.agents.distributions import policy_for
 from derex.agents.network import AgentNetwork
+from derex.agents.policy import policy_for
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, train
 from derex.training.checkpoints import CheckpointError, Snapshot, path_name, restore_run, write_checkpoint
 from derex.training.evaluate import evaluate, mean_interval, save_evaluation, share_interval, summarise
-from derex.training.making import make_training
-from derex.training.recording import film_episode
+from derex.training.factory import make_training
+from derex.training.film import film_episode
 from derex.training.trained import NETWORK, TrainedAgents, arrays_of, network_shape, restore_agents
 from derex.types import Discrete, EnvironmentSpec
 

@@ -1,10 +1,8 @@
 """Host environments, which are no JAX: many streams of them in worker processes."""
 
-from derex.envs.host.counting import EpisodeCounter
-from derex.envs.host.joined import JoinedPool
-from derex.envs.host.pool import Pool, PoolOptions, Streams, WorkerFailed
-from derex.envs.host.steps import Steps, empty_steps
-from derex.envs.host.tasks import HostTask, host_task, host_tasks, open_streams
+from derex.envs.host.memory import Steps, empty_steps
+from derex.envs.host.pool import EpisodeCounter, Pool, PoolOptions, Streams, WorkerFailed
+from derex.envs.host.tasks import HostTask, JoinedPool, host_task, host_tasks, open_streams
 from derex.envs.host.vector import VectorPool, VectorStreams
 
 __all__ = [

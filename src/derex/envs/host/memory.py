@@ -2,6 +2,8 @@
 
 It is a file without a name, which its processes hold open and nobody else finds: when the last of them is gone,
 however it went, the memory is free.
+
+Steps of a group of streams, in arrays that whoever waits for them owns.
 """
 
 from __future__ import annotations
@@ -129,3 +131,31 @@ def _new_file(size: int) -> int:
         os.close(file)
         raise
     return file
+
+
+class Steps(NamedTuple):
+    """A step of a group of streams, in arrays that are filled; with leading axes, several. See `TimeStep`."""
+
+    observation: tuple[Shaped[Any, "*n ..."], ...]
+    """parts in the order of the tree's leaves"""
+    reward: Float32[Any, "*n"]
+    discount: Float32[Any, "*n"]
+    truncated: Bool[Any, "*n"]
+    first: Bool[Any, "*n"]
+
+    @property
+    def last(self) -> Bool[Any, "*n"]:
+        """Whether the episode ends here."""
+        return (self.discount == 0) | self.truncated
+
+    def at(self, t: int) -> Steps:
+        """Those of one place of the first axis; views."""
+        parts = tuple(part[t] for part in self.observation)
+        return Steps(parts, self.reward[t], self.discount[t], self.truncated[t], self.first[t])
+
+
+def empty_steps(spec: EnvironmentSpec, *axes: int) -> Steps:
+    """Arrays to fill, with these axes in front."""
+    parts = tuple(np.empty((*axes, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(spec.observation))
+    numbers = (np.empty(axes, np.float32) for _ in range(2))
+    return Steps(parts, *numbers, *(np.empty(axes, bool) for _ in range(2)))

@@ -1,4 +1,10 @@
-"""Streams of host environments in worker processes, stepped in groups: while one is stepped, another can be thought of.
+"""Who runs what and where: streams shared out over workers, and workers over cores.
+
+Returns, lengths and successes of the episodes of host streams: what `Statistics` is to JAX environments.
+
+Letters in shapes: n streams.
+
+Streams of host environments in worker processes, stepped in groups: while one is stepped, another can be thought of.
 
 A worker that dies, hangs or raises is started again. The episodes that were open in it are cut where they were last
 seen: their next step repeats that observation with reward 0 and `truncated`, and the one after begins another episode.
@@ -7,21 +13,105 @@ Letters in shapes: n streams of a group.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int, Int64, Shaped
+from jaxtyping import Bool, Float, Int, Int64, Shaped
 
-from derex.envs.host.memory import SharedMemory, layout_of
+from derex.envs.host.memory import SharedMemory, Steps, layout_of
 from derex.envs.host.process import CLOSING_SECONDS, Fault, WorkerProcess
-from derex.envs.host.sharing import cores_for, number_of_workers, shared_out
-from derex.envs.host.steps import Steps
-from derex.envs.host.stream import Assignment, Key, packed
+from derex.envs.host.worker import Assignment, Key, packed
 from derex.envs.interface import HostEnvironment
+from derex.envs.wrappers import EpisodeSums
 from derex.types import EnvironmentSpec
+
+
+def number_of_workers(wanted: int | None, streams: int) -> int:
+    """As many as are wanted, or one for each core; at most one for each stream."""
+    return min(wanted or len(_cores()) or os.cpu_count() or 1, streams)
+
+
+def shared_out(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.ndarray, " n"]]]:
+    """The rows of each worker, by group: every group over as many workers as it can keep busy."""
+    members: list[dict[int, Any]] = [{} for _ in range(workers)]
+    begin = 0
+    for group, size in enumerate(groups):
+        parts = np.array_split(np.arange(begin, begin + size), min(workers, size))
+        for place, rows in enumerate(parts):
+            # Small groups follow each other around the workers.
+            members[(place if size >= workers else begin + place) % workers][group] = rows
+        begin += size
+    return [each for each in members if each]
+
+
+def cores_for(workers: int) -> list[int | None]:
+    """A core for each worker to stay on, where every core gets equally many; else the system had better move them.
+
+    An engine in a process of its own, such as ViZDoom's, and its worker wait for each other in turn. Moved about, they
+    wake each other across cores many times a step, which costs a good part of a short one.
+    """
+    cores = _cores()
+    even = bool(cores) and workers % len(cores) == 0
+    return [cores[number % len(cores)] if even else None for number in range(workers)]
+
+
+def _cores() -> list[int]:
+    """Those that this process may use; none where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+class EpisodeCounter:
+    """Counts episodes as they end.
+
+    Not counted, however they end: a first episode whose time limit was shortened, and one that was cut by a fault, of
+    which nobody knows what it would have come to.
+    """
+
+    def __init__(
+        self, shortened: Bool[np.ndarray, " n"], success_return: float | Float[np.ndarray, " n"] | None
+    ):
+        """`shortened` says whose first episode has less than the whole time limit; success is of all or of each."""
+        n = len(shortened)
+        self._threshold = np.inf if success_return is None else success_return
+        self._whole = ~shortened
+        self._begun = np.zeros(n, bool)
+        self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
+        self._sums = _nothing(n)
+
+    def add(self, step: Steps, cut: Bool[np.ndarray, " n"]) -> None:
+        """One step of all streams, and which episodes a fault has cut there."""
+        self._return += step.reward
+        self._length += 1
+        if step.first.any():
+            self._whole |= step.first & self._begun  # no episode but the very first is shortened
+            self._begun |= step.first
+            self._return[step.first], self._length[step.first] = 0.0, 0
+        last = step.last
+        if not last.any():  # as a rule
+            return
+        counted, sums = last & self._whole & ~cut, self._sums
+        success = counted & (self._return >= self._threshold)
+        self._sums = EpisodeSums(
+            sums.episodes + counted,
+            sums.returns + np.where(counted, self._return, 0.0),
+            sums.lengths + np.where(counted, self._length, 0),
+            sums.successes + success,
+        )
+
+    def taken(self) -> EpisodeSums:
+        """What was counted since this was last asked for, of each stream; numpy arrays."""
+        sums, self._sums = self._sums, _nothing(len(self._whole))
+        return sums
+
+
+def _nothing(n: int) -> EpisodeSums:
+    none, zero = np.zeros(n, np.int64), np.zeros(n)
+    return EpisodeSums(none, zero, none, none)  # type: ignore[arg-type]
+
 
 LONGEST_TIMEOUT = 1_000_000  # seconds
 GIVEN_BACK = 50  # steps of a worker that give one restart back

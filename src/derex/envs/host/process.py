@@ -15,8 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from derex.envs.host.memory import SharedMemory
-from derex.envs.host.stream import Assignment
-from derex.envs.host.worker import FAILED, READY, Files, Orders
+from derex.envs.host.worker import FAILED, READY, Assignment, Files, Orders
 
 STARTING_SECONDS = 120.0  # at least, to import and to make its environments
 CLOSING_SECONDS = 2.0  # to close its environments

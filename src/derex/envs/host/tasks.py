@@ -1,4 +1,11 @@
-"""Host environments by name, and the streams of a run of one."""
+"""Several pools as one: streams in workers beside streams of libraries that step many at once.
+
+Letters in shapes: n streams of a group.
+
+Host environments that show the parts of many tasks, and JAX environments as host environments.
+
+Host environments by name, and the streams of a run of one.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +14,152 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int, Int64, Shaped
 
 from derex.envs import registry
-from derex.envs.host.joined import JoinedPool, Member
-from derex.envs.host.padding import JaxTask, made_padded
+from derex.envs.host.memory import Steps, empty_steps
 from derex.envs.host.pool import Pool, PoolOptions, Source, Streams
-from derex.envs.host.stream import Key
 from derex.envs.host.vector import VectorPool
-from derex.envs.interface import HostEnvironment
-from derex.envs.merging import Layout, layout, merged
-from derex.envs.multitask import assigned
-from derex.envs.previous_reward import made_with_previous_reward, with_previous_reward
+from derex.envs.host.worker import Key
+from derex.envs.interface import HostEnvironment, HostStep
+from derex.envs.multitask import Layout, assigned, layout, merged
+from derex.envs.wrappers import made_with_previous_reward, with_previous_reward
 from derex.types import EnvironmentSpec
+
+
+class Member(NamedTuple):
+    """A pool, and where its streams are."""
+
+    pool: Pool | VectorPool
+    rows: tuple[Int[np.ndarray, " _"], ...]
+    """of each group, in the order of the pool's own"""
+
+
+class JoinedPool:
+    """All streams of all members, used like a `Pool`; every member has streams in every group."""
+
+    def __init__(self, spec: EnvironmentSpec, groups: tuple[int, ...], members: Sequence[Member]):
+        """Of pools that are open and show what `spec` says."""
+        self.spec, self.groups, self._members = spec, groups, tuple(members)
+        self.shortened = self._gathered([member.pool.shortened for member in members]).astype(bool)
+        self._buffers = [[empty_steps(spec, len(rows)) for rows in member.rows] for member in self._members]
+
+    @property
+    def restarts(self) -> int:
+        """Of all workers, so far."""
+        return sum(member.pool.restarts for member in self._members)
+
+    @property
+    def begun(self) -> Int64[np.ndarray, " n"]:
+        """How many episodes of each stream were begun; a copy."""
+        return self._gathered([member.pool.begun for member in self._members])
+
+    def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
+        """Has the streams of a group stepped; without actions, for the very first step of all."""
+        for pool, rows in self._members:
+            pool.send(group, None if actions is None else actions[rows[group]])
+
+    def receive(
+        self, group: int, into: Steps, before: tuple[Any, ...] | None = None
+    ) -> Bool[np.ndarray, " n"]:
+        """Waits for the step that was sent for, and fills it in; as `Pool.receive`."""
+        cut = np.zeros(self.groups[group], bool)
+        for (pool, rows), buffers in zip(self._members, self._buffers, strict=True):
+            here, part = rows[group], buffers[group]
+            earlier = None if before is None else tuple(array[here] for array in before)
+            cut[here] = pool.receive(group, part, earlier)
+            for whole, own in zip(jax.tree.leaves(into), jax.tree.leaves(part), strict=True):
+                whole[here] = own
+        return cut
+
+    def close(self) -> None:
+        """Closes all; harmless when repeated."""
+        for member in self._members:
+            member.pool.close()
+
+    def _gathered(self, parts: list[Any]) -> np.ndarray:
+        """One number of each stream, from those of each member."""
+        whole = np.zeros(sum(self.groups), np.int64)
+        starts = np.cumsum((0, *self.groups))
+        for member, part in zip(self._members, parts, strict=True):
+            places = [start + rows for start, rows in zip(starts, member.rows, strict=False)]
+            whole[np.concatenate(places)] = part
+        return whole
+
+
+class HostPadded:
+    """A host environment that shows the parts of all tasks; whether it draws itself stays as it is."""
+
+    def __init__(self, name: str, env: HostEnvironment, parts: dict[str, Any]) -> None:
+        self.env, self._layout = env, layout(env.spec, parts)
+        self.spec = env.spec._replace(name=name, observation=parts)
+        if hasattr(env, "picture"):
+            self.picture = env.picture
+
+    def begin(self, seed: int) -> Any:
+        """As the environment."""
+        return self._layout.padded(self.env.begin(seed), np)
+
+    def act(self, action: Shaped[np.ndarray, "*action"]) -> HostStep:
+        """As the environment."""
+        step = self.env.act(action)
+        return step._replace(observation=self._layout.padded(step.observation, np))
+
+    def close(self) -> None:
+        """As the environment."""
+        self.env.close()
+
+
+def made_padded(name: str, source: Callable[[], HostEnvironment], parts: dict[str, Any]) -> HostPadded:
+    """What `source` makes, padded; `partial(made_padded, …)` can go to another process."""
+    return HostPadded(name, source(), parts)
+
+
+class JaxTask:
+    """A JAX environment that is stepped in a worker, beside tasks that are none; on the worker's processor."""
+
+    def __init__(self, name: str) -> None:
+        """The environment of that name."""
+        self._env, self._reset, self._step = _compiled(name)
+        self.spec = self._env.spec._replace(n_states=0, positions=None)
+        if hasattr(self._env, "render"):
+            self.picture = self._picture
+
+    def begin(self, seed: int) -> Any:
+        """Starts an episode; all of its randomness is the seed's."""
+        self._seed, self._time = np.uint32(seed), 0
+        self._state, observation = self._reset(self._seed)
+        return jax.device_get(observation)
+
+    def act(self, action: Shaped[np.ndarray, "*action"]) -> HostStep:
+        """The next step."""
+        self._time += 1
+        self._state, *seen = self._step(self._state, action, self._seed, np.uint32(self._time))
+        observation, reward, terminated = jax.device_get(seen)
+        return HostStep(observation, float(reward), bool(terminated), False)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _picture(self) -> np.ndarray:
+        return self._env.render(jax.device_get(self._state))  # type: ignore[attr-defined]
+
+
+@cache
+def _compiled(name: str) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
+    """The environment, its reset and its step; once for all streams of a worker."""
+    env = registry.make(name)
+
+    def reset(seed: Any) -> Any:
+        return env.reset(jax.random.fold_in(jax.random.key(seed), 0))
+
+    def step(state: Any, action: Any, seed: Any, time: Any) -> Any:
+        return env.step(state, action, jax.random.fold_in(jax.random.key(seed), time))
+
+    return env, jax.jit(reset), jax.jit(step)
+
 
 STAGGERING = 0x57A6  # sets this use of a stream's key apart from its episodes'
 

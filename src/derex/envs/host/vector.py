@@ -26,10 +26,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
+from derex.envs.host.memory import Steps
 from derex.envs.host.pool import WorkerFailed
-from derex.envs.host.steps import Steps
-from derex.envs.host.stream import Key, episode_seed
-from derex.envs.merging import Layout
+from derex.envs.host.worker import Key, episode_seed
+from derex.envs.multitask import Layout
 from derex.types import Box, EnvironmentSpec, TimeStep
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"

@@ -15,9 +15,8 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import spaces
+from derex.envs.suites.common import load, resized, split_number, unknown
 from derex.envs.suites.gymnasium import made
-from derex.envs.suites.pictures import resized
-from derex.envs.suites.support import load, split_number, unknown
 from derex.types import EnvironmentSpec
 
 SIDE = 84

@@ -12,8 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, Shaped, UInt8
 
-from derex.envs.suites.jax_suite import enlarged, plain_key, settled
-from derex.envs.suites.support import load, unknown
+from derex.envs.suites.common import enlarged, load, plain_key, settled, unknown
 from derex.types import Discrete, EnvironmentSpec
 
 NAMES = (

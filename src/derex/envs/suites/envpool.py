@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Shaped
 
-from derex.envs import words
 from derex.envs.interface import HostStep
+from derex.envs.suites import common as words
 from derex.envs.suites import minigrid, spaces
+from derex.envs.suites.common import load, unknown
 from derex.envs.suites.gymnasium import HORIZON, quiet
-from derex.envs.suites.support import load, unknown
 from derex.types import Discrete, EnvironmentSpec
 
 HANGING = {"BabyAI-SynthS5R2-v0": (1, 2, 7)}

@@ -17,7 +17,7 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import spaces
-from derex.envs.suites.support import NotInstalled, beside_user, load, unknown
+from derex.envs.suites.common import NotInstalled, beside_user, load, unknown
 from derex.types import EnvironmentSpec
 
 HORIZON = 10_000

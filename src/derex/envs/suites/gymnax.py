@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
-from derex.envs.suites.jax_suite import settled
-from derex.envs.suites.support import NotInstalled, load, unknown
+from derex.envs.suites.common import NotInstalled, load, settled, unknown
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
 SUCCESS = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from derex.envs.suites.support import load
+from derex.envs.suites.common import load
 
 _BETWEEN_TRIES = 0.2  # seconds
 

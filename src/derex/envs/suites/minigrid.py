@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from derex.envs import words
+from derex.envs.suites import common as words
+from derex.envs.suites.common import load, unknown
 from derex.envs.suites.gymnasium import DrawnGymnasium, made
 from derex.envs.suites.spaces import Seen
-from derex.envs.suites.support import load, unknown
 from derex.types import Symbols, Words
 
 VIEW = (7, 7, 3)

@@ -15,15 +15,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8, UInt32
 
-from derex.envs.suites.jax_suite import (
+from derex.envs.suites.common import (
     CARRIED,
     enlarged,
+    load,
     plain_key,
     settled,
     split_options,
+    unknown,
     with_carried,
 )
-from derex.envs.suites.support import load, unknown
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
 SIZES = (11, 6, 3)

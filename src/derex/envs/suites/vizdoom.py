@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import actions, spaces
+from derex.envs.suites import spaces
+from derex.envs.suites import spaces as actions
+from derex.envs.suites.common import load, resized, split_number, unknown
 from derex.envs.suites.gymnasium import HORIZON, Gymnasium, made
-from derex.envs.suites.pictures import resized
-from derex.envs.suites.support import load, split_number, unknown
 
 HEIGHT, WIDTH = 72, 96
 REPEATS = 4

@@ -14,8 +14,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
 
-from derex.envs.suites.jax_suite import CARRIED, LONGER_SIDE, plain_key, settled, split_options, with_carried
-from derex.envs.suites.support import load, unknown
+from derex.envs.suites.common import (
+    CARRIED,
+    LONGER_SIDE,
+    load,
+    plain_key,
+    settled,
+    split_options,
+    unknown,
+    with_carried,
+)
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
 SUCCESS = 0.05  # any reward; the least is 0.1

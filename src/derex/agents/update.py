@@ -1,0 +1,261 @@
+"""Rewards brought to unit scale by a running standard deviation (BYOL-Explore, appendix A.3).
+
+    m₁ ← β m₁ + (1 - β) mean r,    m₂ ← β m₂ + (1 - β) mean r²,    w ← β w + (1 - β)
+    μ = m₁/w,  μ₂ = m₂/w,    σ = √(max(μ₂ - μ², 0) + 10⁻⁸),    r/σ
+
+Nothing is subtracted: a centred bonus would punish the familiar, and 0 should stay 0. The environment's reward and the
+bonus are scaled apart, each with a `Scale` of its own.
+
+Learning from an unroll: rewards with bonuses, advantages, and V-MPO's updates.
+
+Shapes: B streams, T transitions, V streams of reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Bool, Float, PRNGKeyArray
+
+from derex.agents.config import AgentConfig
+from derex.agents.network import AgentNetwork
+from derex.agents.policy import Policy
+from derex.agents.rollout import Rollout
+from derex.agents.vmpo import Duals, generalised_advantages, initial_duals, projected, vmpo_loss
+from derex.networks.layers import trainable
+from derex.representations.base import BonusUse, Representation, RepresentationState
+
+DECAY = 0.99
+EPSILON = 1e-8  # added to the variance
+CLIP = 10.0  # the first reward after a hundred batches without any comes out at about 1400 otherwise
+
+
+class Scale(NamedTuple):
+    """Exponential means of r and r²; divide by `weight` to correct the bias of starting at zero."""
+
+    first: Float[Array, ""]
+    second: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
+def initial_scale() -> Scale:
+    """Nothing seen yet."""
+    return Scale(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+
+
+def update_scale(
+    scale: Scale,
+    values: Float[Array, "*B"],
+    weights: Bool[Array, "*B"] | Float[Array, "*B"] | None = None,
+    decay: float = DECAY,
+) -> Scale:
+    """One batch more. Values of weight 0 (False) do not count; a batch in which none does changes nothing."""
+    counted = jnp.ones(values.shape, values.dtype) if weights is None else weights.astype(values.dtype)
+    total = jnp.sum(counted)
+    r = jnp.where(counted > 0, values, 0.0)
+    mean, mean_square = (jnp.sum(counted * x) / jnp.maximum(total, 1.0) for x in (r, jnp.square(r)))
+    seen = Scale(mean, mean_square, jnp.ones_like(total))
+    mixed = (decay * old + (1.0 - decay) * new for old, new in zip(scale, seen, strict=True))
+    return Scale(*(jnp.where(total > 0, new, old) for old, new in zip(scale, mixed, strict=True)))
+
+
+def deviation(scale: Scale) -> Float[Array, ""]:
+    """σ; 1 before any update."""
+    weight = jnp.where(scale.weight > 0, scale.weight, 1.0)
+    variance = jnp.maximum(scale.second / weight - jnp.square(scale.first / weight), 0.0)
+    return jnp.where(scale.weight > 0, jnp.sqrt(variance + EPSILON), 1.0)
+
+
+def scaled(
+    values: Float[Array, "*B"], scale: Scale, clip: float | None = CLIP, smallest: float = 0.0
+) -> Float[Array, "*B"]:
+    """r/max(σ, smallest), clipped to ±clip (None: not clipped). Before any update σ = 1."""
+    divided = values / jnp.maximum(deviation(scale), smallest)
+    return divided if clip is None else jnp.clip(divided, -clip, clip)
+
+
+ADAM_EPSILON = 1e-5  # parameters without a gradient would otherwise walk about on rounding errors
+SMALLEST_DEVIATION = 0.01  # of advantages, in units of normalised reward
+
+
+class Trained(NamedTuple):
+    """Everything that the agent's optimiser trains."""
+
+    network: AgentNetwork
+    joint: Any
+    """of the representation, as far as it is trained with the agent"""
+    duals: Duals
+
+
+class Learner(NamedTuple):
+    """What learning changes."""
+
+    trained: Trained
+    optimiser: optax.OptState
+    reward_scale: Scale
+    bonus_scale: Scale
+
+
+class RewardStreams(NamedTuple):
+    """What is to be collected: one stream of reward, or several with values of their own."""
+
+    rewards: Float[Array, "B T V"]
+    weights: Float[Array, " V"]
+    """of their advantages"""
+    gammas: Float[Array, " V"]
+
+
+class Judged(NamedTuple):
+    """An unroll with what it was worth."""
+
+    rollout: Rollout
+    advantages: Float[Array, "B T"]
+    targets: Float[Array, "B T V"]
+
+
+def optimiser(config: AgentConfig) -> optax.GradientTransformation:
+    """Adam on clipped gradients; apart from it Adam for the duals, which have to follow the policy."""
+    networks = optax.chain(
+        optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate, eps=ADAM_EPSILON)
+    )
+    labels = Trained("networks", "networks", "duals")  # type: ignore[arg-type]
+    return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
+
+
+def begin_learning(config: AgentConfig, policy: Policy, network: AgentNetwork, joint: Any) -> Learner:
+    """Before the first update."""
+    duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
+    trained = Trained(network, joint, duals)
+    state = optimiser(config).init(eqx.filter(trained, trainable(trained)))
+    return Learner(trained, state, initial_scale(), initial_scale())
+
+
+def reward_streams(
+    config: AgentConfig, learner: Learner, rollout: Rollout, bonus: Float[Array, "B S"], use: BonusUse
+) -> tuple[Learner, RewardStreams]:
+    """R_t + λ_b Bonus_t, or the two apart; each divided by its own running deviation (appendix B).
+
+    Bonus_t is that of the history at t + 1, and 0 where the episode ends there: what follows cannot be explored.
+    """
+    counted = rollout.valid & ~rollout.last
+    reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
+    bonus_scale = update_scale(learner.bonus_scale, bonus[:, 1:], counted, config.scale_decay)
+    learner = learner._replace(reward_scale=reward_scale, bonus_scale=bonus_scale)
+    R = scaled(rollout.reward, reward_scale, config.reward_clip, config.reward_floor)
+    extra = scaled(bonus[:, 1:], bonus_scale, None)
+    extra = extra - jnp.mean(extra, where=counted) if use.centred else extra
+    extra = jnp.where(counted, jnp.clip(extra, -config.reward_clip, config.reward_clip), 0.0)
+    if config.two_values:
+        weights, gammas = jnp.asarray([1.0, use.lambda_b]), jnp.asarray([config.gamma, config.bonus_gamma])
+        return learner, RewardStreams(jnp.stack([R, extra], -1), weights, gammas)
+    combined = (R + use.lambda_b * extra)[..., None]
+    return learner, RewardStreams(combined, jnp.ones(1), jnp.asarray([config.gamma]))
+
+
+def judge(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> Judged:
+    """Advantages and value targets; the advantages of several streams of reward add up."""
+
+    def of_stream(reward: Array, value: Array, gamma: Array):
+        advantages, targets = generalised_advantages(
+            reward, rollout.discount, rollout.last, value, gamma, config.gae_lambda
+        )
+        return _normalised(advantages, rollout.valid) if config.normalise_advantages else advantages, targets
+
+    each = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)
+    advantages, targets = each(streams.rewards, rollout.value, streams.gammas)
+    return Judged(rollout, jnp.sum(advantages * streams.weights, axis=-1), targets)
+
+
+def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:
+    """Mean 0 and deviation 1 over what counts; what hardly varies, such as values before any reward, stays small."""
+    centred = advantages - jnp.mean(advantages, where=valid)
+    deviation = jnp.sqrt(jnp.mean(jnp.square(centred), where=valid))
+    return centred / jnp.maximum(deviation, SMALLEST_DEVIATION)
+
+
+def agent_loss(
+    config: AgentConfig,
+    policy: Policy,
+    representation: Representation,
+    trained: Trained,
+    judged: Judged,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
+    """RL_loss - w_H H(π) + w_loss Rep_loss (appendix B; w_H is ours, 0 as a rule) on some streams; what the
+    representation saw, and numbers to watch."""
+    rollout = judged.rollout
+    seen = trained.network(rollout.trajectories, rollout.memory)
+    parameters = seen.policy[:, :-1]
+    N = rollout.valid.size
+    epsilon = jnp.asarray([config.epsilon_kl, config.epsilon_covariance][: len(policy.kl_parts)])
+    rl, terms = vmpo_loss(
+        policy.log_prob(parameters, rollout.action).reshape(N),
+        judged.advantages.reshape(N),
+        policy.kl(rollout.policy, parameters).reshape(N, -1),
+        trained.duals,
+        epsilon_temperature=config.epsilon_temperature,
+        epsilon_kl=epsilon,
+        weights=rollout.valid.reshape(N),
+    )
+    errors = jnp.sum(jnp.square(seen.value[:, :-1] - judged.targets), axis=-1)
+    value = jnp.sum(errors, where=rollout.valid) / jnp.maximum(jnp.sum(rollout.valid), 1)
+    auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
+    entropies = jnp.sum(policy.entropy(parameters), where=rollout.valid)
+    entropy = entropies / jnp.maximum(jnp.sum(rollout.valid), 1)
+    numbers = {
+        "policy_loss": terms.policy,
+        "value_loss": value,
+        "auxiliary_loss": auxiliary,
+        "kl": jnp.sum(terms.divergence),
+        "relative_entropy": terms.relative_entropy,
+        "entropy": entropy,
+        "temperature": trained.duals.temperature,
+        "multiplier": jnp.mean(trained.duals.multipliers),
+    }
+    if config.entropy_weight:
+        rl = rl - config.entropy_weight * entropy
+    return rl + config.value_weight * value + auxiliary, (noticed, numbers)
+
+
+def learn(
+    config: AgentConfig,
+    policy: Policy,
+    representation: Representation,
+    learner: Learner,
+    state: RepresentationState,
+    judged: Judged,
+    key: PRNGKeyArray,
+) -> tuple[Learner, RepresentationState, dict[str, Array]]:
+    """`epochs` passes over the unroll, in `minibatches` of whole streams, against the policy that acted."""
+    B = len(judged.advantages)
+
+    def update(carry: Any, inputs: tuple[Array, PRNGKeyArray]):
+        before, optimiser_state, state = carry
+        chosen, key = inputs
+        part = Judged(
+            *jax.tree.map(lambda leaf: leaf[chosen], (judged.rollout, judged.advantages, judged.targets))
+        )
+        parameters, fixed = eqx.partition(before, trainable(before))
+
+        def loss(parameters: Any):
+            return agent_loss(config, policy, representation, eqx.combine(parameters, fixed), part, key)
+
+        gradient, (noticed, numbers) = jax.grad(loss, has_aux=True)(parameters)
+        updates, optimiser_state = optimiser(config).update(gradient, optimiser_state, parameters)
+        trained: Any = eqx.combine(optax.apply_updates(parameters, updates), fixed)
+        trained = trained._replace(duals=projected(trained.duals))
+        return (trained, optimiser_state, representation.track(state, noticed)), numbers
+
+    order_key, loss_key = jax.random.split(key)
+    orders = jax.vmap(lambda key: jax.random.permutation(key, B))(jax.random.split(order_key, config.epochs))
+    updates = config.epochs * config.minibatches
+    carry = (learner.trained, learner.optimiser, state._replace(joint=None))
+    inputs = (orders.reshape(updates, -1), jax.random.split(loss_key, updates))
+    (trained, optimiser_state, state), numbers = jax.lax.scan(update, carry, inputs)
+    learner = learner._replace(trained=trained, optimiser=optimiser_state)
+    return learner, state._replace(joint=trained.joint), jax.tree.map(jnp.mean, numbers)

@@ -1,0 +1,175 @@
+"""Matrix products in full single precision.
+
+Accelerators round the operands of a float32 product to 10 bits of mantissa unless told otherwise (NVIDIA's TF32). For
+a layer of a network that is harmless. A correlation is then wrong by 1e-3, where the ridge that keeps a correlation
+matrix invertible is 1e-5: Cholesky's factorisation fails, and what does not fail is a bonus made of rounding.
+
+Batch normalisation without learnt scale or offset (Section 4), and the running statistics read out later.
+
+In training each half of the data is normalised by its own statistics; `transform` and `bonus` use the
+running ones. A learnt scale would make L_diag unbounded, so there is none.
+
+Shapes: b rows of a half, k features. Weights (b,) say how often a row counts: 0/1 for a validity mask, or the
+number of times a row was drawn. `None` means that every row counts once.
+
+Paired outputs of f and g, and the estimates read off them.
+
+Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.statistics`).
+"""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.lax import Precision
+from jax.lax import stop_gradient as sg
+from jaxtyping import Float
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """a @ b, as precise as float32 is."""
+    return jnp.matmul(a, b, precision=Precision.HIGHEST)
+
+
+EPSILON = 1e-5  # added to variances before the square root
+READING_EPSILON = (
+    1e-12  # the same where statistics are read: outputs of any scale have correlation 1 with themselves
+)
+DECAY = 0.99  # of the running statistics: the last hundred updates, roughly
+
+
+class Moments(NamedTuple):
+    """Mean and (biased) variance of each feature."""
+
+    mean: Float[Array, " k"]
+    variance: Float[Array, " k"]
+
+
+def weighted_mean(
+    values: Float[Array, "b *rest"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, "*rest"]:
+    """Mean over rows, row i counted weights[i] times. An all-zero mask gives 0, not NaN."""
+    if weights is None:
+        return jnp.mean(values, axis=0)
+    total = exact_product(weights, values.reshape(len(values), -1)).reshape(values.shape[1:])
+    return total / jnp.maximum(jnp.sum(weights), 1.0)
+
+
+def moments(z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None) -> Moments:
+    """Mean and variance of each feature over the rows that count."""
+    mean = weighted_mean(z, weights)
+    return Moments(mean, weighted_mean(jnp.square(z - mean), weights))
+
+
+def standardise(
+    z: Float[Array, "*b k"], statistics: Moments, epsilon: float = EPSILON
+) -> Float[Array, "*b k"]:
+    """(z - mean) / √(variance + ε) with the given statistics."""
+    return (z - statistics.mean) / jnp.sqrt(statistics.variance + epsilon)
+
+
+def limited(z: Float[Array, "*b k"], limit: float) -> Float[Array, "*b k"]:
+    """Cut at ± limit; beyond it there is no gradient but that through the statistics, which leads back."""
+    return z if math.isinf(limit) else jnp.clip(z, -limit, limit)
+
+
+def batch_normalise(
+    z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None, epsilon: float = EPSILON
+) -> tuple[Float[Array, "b k"], Moments]:
+    """Zero mean and unit variance over the rows that count; gradients flow through the statistics.
+
+    Rows of weight 0 are transformed too but influence nothing; their values must be finite.
+    """
+    statistics = moments(z, weights)
+    return standardise(z, statistics, epsilon), statistics
+
+
+class Statistics(NamedTuple):
+    """What one update shows of the decomposition: moments of both outputs and Σ̂ between unit-variance outputs."""
+
+    f: Moments
+    g: Moments
+    sigma: Float[Array, "k k"]
+
+
+class RunningStatistics(NamedTuple):
+    """Exponential means of `Statistics`; divide by `weight` to correct the bias of starting at zero."""
+
+    total: Statistics
+    weight: Float[Array, ""]
+
+
+def initial_statistics(k: int) -> RunningStatistics:
+    """Nothing seen yet."""
+    zero = Moments(jnp.zeros(k), jnp.zeros(k))
+    return RunningStatistics(Statistics(zero, zero, jnp.zeros((k, k))), jnp.zeros(()))
+
+
+def update_statistics(
+    running: RunningStatistics, seen: Statistics, decay: float = DECAY
+) -> RunningStatistics:
+    """Σ̃ ← decay Σ̃ + (1 - decay) Σ̂, and the same for the moments (Section 4, exploration (a))."""
+
+    def mix(old: Array, new: Array) -> Array:
+        return decay * old + (1.0 - decay) * new
+
+    total = Statistics(
+        Moments(*map(mix, running.total.f, seen.f)),
+        Moments(*map(mix, running.total.g, seen.g)),
+        mix(running.total.sigma, seen.sigma),
+    )
+    return RunningStatistics(total, mix(running.weight, jnp.ones(())))
+
+
+def read_statistics(running: RunningStatistics) -> Statistics:
+    """The running means, corrected for their start at zero. Before any update: mean 0, variance 0, Σ̃ = 0."""
+    scale = 1.0 / jnp.maximum(running.weight, jnp.finfo(jnp.float32).tiny)
+    total = running.total
+    return Statistics(
+        Moments(*(scale * x for x in total.f)), Moments(*(scale * x for x in total.g)), scale * total.sigma
+    )
+
+
+class Half(NamedTuple):
+    """Outputs of both networks on one half of the data; row i of `f` and of `g` come from the same pair."""
+
+    f: Float[Array, "b k"]
+    g: Float[Array, "b k"]
+    weights: Float[Array, " b"] | None = None
+
+
+def sigma_hat(
+    f: Float[Array, "b k"], g: Float[Array, "b k"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, "k k"]:
+    """Σ̂(θ) = 1/b Σ_i f(s_i) g(s'_i)ᵀ (Section 4); over a whole data set it is Σ(θ)."""
+    if weights is None:
+        return exact_product(f.T, g) / f.shape[0]
+    return exact_product((f * weights[:, None]).T, g) / jnp.maximum(jnp.sum(weights), 1.0)
+
+
+def both_statistics(first: Half, second: Half) -> Statistics:
+    """Mean of what the halves say: moments, and Σ̂ after each output is rescaled to zero mean and unit variance."""
+    halves = [Half(sg(half.f), sg(half.g), half.weights) for half in (first, second)]
+    seen = [_statistics(half) for half in halves]
+    rows = [_rows(half) for half in halves]
+    share = rows[0] / jnp.maximum(rows[0] + rows[1], 1.0)  # a half that its mask empties says nothing
+
+    def mean(a: Array, b: Array) -> Array:
+        return share * a + (1.0 - share) * b
+
+    return Statistics(
+        Moments(*map(mean, seen[0].f, seen[1].f)),
+        Moments(*map(mean, seen[0].g, seen[1].g)),
+        mean(seen[0].sigma, seen[1].sigma),
+    )
+
+
+def _statistics(half: Half) -> Statistics:
+    f, f_moments = batch_normalise(half.f, half.weights, READING_EPSILON)
+    g, g_moments = batch_normalise(half.g, half.weights, READING_EPSILON)
+    return Statistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
+
+
+def _rows(half: Half) -> Float[Array, ""]:
+    return jnp.asarray(half.f.shape[0], half.f.dtype) if half.weights is None else jnp.sum(half.weights)

@@ -1,0 +1,223 @@
+"""Cart-pole (Barto, Sutton and Anderson 1983), with the constants of gym's CartPole-v1.
+
+Pendulum (gym's Pendulum-v1): swing up a pendulum with a motor too weak to lift it at once, and hold it there.
+
+Point mass: a double integrator in the plane that has to come to rest on a target.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
+
+from derex.envs.drawing import AGENT, FAINT, FLOOR, GOAL, INK, ORANGE, box, canvas, disc, stroke
+from derex.types import Box, Discrete, EnvironmentSpec
+
+CARTPOLE_GRAVITY = 9.8
+POLE_MASS = 0.1
+TOTAL_MASS = 1.1  # cart and pole
+HALF_LENGTH = 0.5
+FORCE = 10.0
+CARTPOLE_SECONDS = 0.02  # of a step
+MAX_POSITION = 2.4
+MAX_ANGLE = 0.20943951  # 12 degrees
+
+
+class CartPoleState(NamedTuple):
+    """Position and speed of the cart, angle (0 is upright) and angular speed of the pole."""
+
+    x: Float32[Array, ""]
+    v: Float32[Array, ""]
+    angle: Float32[Array, ""]
+    spin: Float32[Array, ""]
+
+
+class CartPole:
+    """`cartpole`: push the cart left or right; 1 for each step until the pole leans by 12° or the cart is 2.4 away.
+
+    Episodes start near the upright rest and are cut after 500 steps. The observation is the state, unscaled.
+    """
+
+    spec = EnvironmentSpec(
+        name="cartpole",
+        observation=jax.ShapeDtypeStruct((4,), jnp.float32),
+        action=Discrete(2),
+        horizon=500,
+        success_return=475.0,
+    )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[CartPoleState, Float32[Array, "4"]]:
+        """Each number of the state uniform in [-0.05, 0.05]."""
+        observation = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
+        return CartPoleState(*observation), observation
+
+    def step(
+        self, state: CartPoleState, action: Int[Array, ""], key: PRNGKeyArray
+    ) -> tuple[CartPoleState, Float32[Array, "4"], Float32[Array, ""], Bool[Array, ""]]:
+        """Euler's step of the published equations, positions first, as gym takes it."""
+        x, v, angle, spin = state
+        force = jnp.where(action == 1, jnp.float32(FORCE), jnp.float32(-FORCE))
+        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        push = (force + POLE_MASS * HALF_LENGTH * spin**2 * sine) / TOTAL_MASS
+        swing = (CARTPOLE_GRAVITY * sine - cosine * push) / (
+            HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / TOTAL_MASS)
+        )
+        acceleration = push - POLE_MASS * HALF_LENGTH * swing * cosine / TOTAL_MASS
+        state = CartPoleState(
+            x + CARTPOLE_SECONDS * v,
+            v + CARTPOLE_SECONDS * acceleration,
+            angle + CARTPOLE_SECONDS * spin,
+            spin + CARTPOLE_SECONDS * swing,
+        )
+        fallen = (jnp.abs(state.x) > MAX_POSITION) | (jnp.abs(state.angle) > MAX_ANGLE)
+        return state, jnp.stack(state), jnp.float32(1), fallen
+
+    def render(self, state: CartPoleState) -> UInt8[np.ndarray, "H W 3"]:
+        """Cart and pole from the side; the marks on the track are as far as the cart may go."""
+        picture, metre, ground = canvas(480, 240), 90.0, 190.0
+        ends = [240 + side * MAX_POSITION * metre for side in (-1, 1)]
+        stroke(picture, (0, ground), (480, ground), 2, FAINT)
+        for x in ends:
+            stroke(picture, (x, ground - 8), (x, ground + 8), 2, FAINT)
+        x, angle = 240 + float(state.x) * metre, float(state.angle)
+        hinge, length = (x, ground - 24), 2 * HALF_LENGTH * metre
+        tip = hinge[0] + length * np.sin(angle), hinge[1] - length * np.cos(angle)
+        box(picture, (x - 24, ground - 26), (x + 24, ground - 6), INK)
+        stroke(picture, hinge, (float(tip[0]), float(tip[1])), 8, ORANGE)
+        disc(picture, hinge, 4, FAINT)
+        return picture
+
+
+PENDULUM_GRAVITY, MASS, LENGTH = 10.0, 1.0, 1.0
+PENDULUM_SECONDS = 0.05  # of a step
+PENDULUM_MAX_SPEED = 8.0
+MAX_TORQUE = 2.0
+
+
+class PendulumState(NamedTuple):
+    """Angle (0 is upright, not wrapped) and angular speed."""
+
+    angle: Float32[Array, ""]
+    speed: Float32[Array, ""]
+
+
+class Pendulum:
+    """`pendulum`: the action in [-1, 1] is the torque in units of 2; each step costs θ² + 0.1 θ̇² + 0.001 u².
+
+    Episodes start at any angle with a speed in [-1, 1] and are cut after 200 steps. The observation is cos θ, sin θ
+    and θ̇ / 8. Success is a return of at least -300: without torque it is some -1200 on average.
+    """
+
+    spec = EnvironmentSpec(
+        name="pendulum",
+        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
+        action=Box(1, -1.0, 1.0),
+        horizon=200,
+        success_return=-300.0,
+    )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[PendulumState, Float32[Array, "3"]]:
+        """Any angle, a small speed."""
+        angle, speed = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
+        state = PendulumState(angle * jnp.pi, speed)
+        return state, _observe(state)
+
+    def step(
+        self, state: PendulumState, action: Float32[Array, "1"], key: PRNGKeyArray
+    ) -> tuple[PendulumState, Float32[Array, "3"], Float32[Array, ""], Bool[Array, ""]]:
+        """Euler's step, speed first; the cost is that of the state before it."""
+        torque = MAX_TORQUE * jnp.clip(action[0], -1.0, 1.0)
+        wrapped = jnp.mod(state.angle + jnp.pi, 2 * jnp.pi) - jnp.pi
+        cost = wrapped**2 + 0.1 * state.speed**2 + 0.001 * torque**2
+        push = 1.5 * PENDULUM_GRAVITY / LENGTH * jnp.sin(state.angle) + 3.0 / (MASS * LENGTH**2) * torque
+        speed = jnp.clip(state.speed + PENDULUM_SECONDS * push, -PENDULUM_MAX_SPEED, PENDULUM_MAX_SPEED)
+        state = PendulumState(state.angle + PENDULUM_SECONDS * speed, speed)
+        return state, _observe(state), -cost, jnp.zeros((), bool)
+
+    def render(self, state: PendulumState) -> UInt8[np.ndarray, "H W 3"]:
+        """The pendulum, on a grey line where it should be."""
+        picture, angle = canvas(240, 240), float(state.angle)
+        stroke(picture, (120, 120), (120, 25), 3, FAINT)
+        tip = 120 - 90 * float(np.sin(angle)), 120 - 90 * float(np.cos(angle))
+        stroke(picture, (120, 120), tip, 14, AGENT)
+        disc(picture, (120, 120), 5, INK)
+        return picture
+
+
+def _observe(state: PendulumState) -> Float32[Array, "3"]:
+    return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / PENDULUM_MAX_SPEED])
+
+
+POINT_MASS_SECONDS = 0.1  # of a step
+POINT_MASS_MAX_SPEED = 1.0  # along each axis
+WALL = 2.0  # the mass stays in [-2, 2]²
+DISTANCE_COST = 0.1
+ACTION_COST = 0.01
+
+
+class PointMassState(NamedTuple):
+    """Where the mass is, how fast it goes and where it should be."""
+
+    position: Float32[Array, "2"]
+    velocity: Float32[Array, "2"]
+    target: Float32[Array, "2"]
+
+
+class PointMass:
+    """`point-mass`: the action is the acceleration, each part in [-1, 1]; a step costs 0.1 d + 0.01 |a|².
+
+    d is the distance to the target after the step. Episodes start at rest in the middle with a target anywhere in
+    [-1, 1]² and are cut after 100 steps. The observation is position, velocity and target. Speeds are cut at 1 along
+    each axis, and the walls at ±2 stop the mass. Success is a return of at least -2: the controller
+    4 (target - x) - 3 v reaches the farthest targets, the corners, with -1.63; to do nothing costs 10 d, 7.65 on
+    average, and so succeeds only for the 3% of targets within 0.2.
+    """
+
+    spec = EnvironmentSpec(
+        name="point-mass",
+        observation=jax.ShapeDtypeStruct((6,), jnp.float32),
+        action=Box(2, -1.0, 1.0),
+        horizon=100,
+        success_return=-2.0,
+    )
+
+    def reset(self, key: PRNGKeyArray) -> tuple[PointMassState, Float32[Array, "6"]]:
+        """At rest in the middle, with a new target."""
+        target = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
+        state = PointMassState(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32), target)
+        return state, jnp.concatenate(state)
+
+    def step(
+        self, state: PointMassState, action: Float32[Array, "2"], key: PRNGKeyArray
+    ) -> tuple[PointMassState, Float32[Array, "6"], Float32[Array, ""], Bool[Array, ""]]:
+        """Euler's step, velocity first."""
+        action = jnp.clip(action, -1.0, 1.0)
+        velocity = jnp.clip(
+            state.velocity + POINT_MASS_SECONDS * action, -POINT_MASS_MAX_SPEED, POINT_MASS_MAX_SPEED
+        )
+        free = state.position + POINT_MASS_SECONDS * velocity
+        position = jnp.clip(free, -WALL, WALL)
+        velocity = jnp.where(position == free, velocity, 0)
+        distance = jnp.linalg.norm(position - state.target)
+        reward = -DISTANCE_COST * distance - ACTION_COST * jnp.sum(action**2)
+        state = PointMassState(position, velocity, state.target)
+        return state, jnp.concatenate(state), reward, jnp.zeros((), bool)
+
+    def render(self, state: PointMassState) -> UInt8[np.ndarray, "H W 3"]:
+        """From above: the mass with its velocity, the target as a ring, in a box where targets can be."""
+        picture, unit = canvas(240, 240), 57.0
+
+        def place(point: np.ndarray) -> tuple[float, float]:
+            return 120 + unit * float(point[0]), 120 - unit * float(point[1])
+
+        box(picture, (120 - unit, 120 - unit), (120 + unit, 120 + unit), FAINT)
+        box(picture, (122 - unit, 122 - unit), (118 + unit, 118 + unit), FLOOR)
+        position, velocity, target = (np.asarray(part) for part in state)
+        disc(picture, place(target), 10, GOAL)
+        disc(picture, place(target), 7, FLOOR)
+        stroke(picture, place(position), place(position + velocity / 2), 2, INK)
+        disc(picture, place(position), 6, AGENT)
+        return picture

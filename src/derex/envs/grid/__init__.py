@@ -1,0 +1,1 @@
+"""Grid worlds: maps, walks on them, and the tasks that are built from them."""

@@ -1,0 +1,222 @@
+"""An agent that walks on a map: enumerable dynamics, exact matrices and fast batched samples.
+
+The same world is seen three ways: as the tensor P[s, a, s'] that the exact decomposition starts from,
+as streams of transitions for learning, and as features of the state (coordinates, the 121-dimensional
+one-hot encoding of Figure 2, pictures in `derex.envs.drawing`).
+
+Letters in shapes: n states, B environments, T steps.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Float32, Int, Int32, PRNGKeyArray, Shaped
+
+from derex.envs.grid.maps import MOVES, Map
+from derex.types import Transitions
+
+
+class GridWorld:
+    """A walk on the floor cells of a map with the moves up, right, down and left.
+
+    A move into a wall, or against a one-way door, stays. With probability `slip` the chosen move is
+    replaced by one drawn uniformly from all four.
+
+    Attributes:
+        map: the map.
+        slip: probability that a move is replaced.
+        start: the state in which every episode starts.
+        closed: states that cannot be entered.
+        n_states: number of floor cells n; states are numbered in reading order.
+        n_actions: 4.
+        positions: (row, column) of every state.
+        successors: where each move leads from each state when it does not slip.
+        rooms: the room of every state, -1 for doors (see `Map.rooms`).
+        inside_shape: height and width of the smallest rectangle that holds all floor cells.
+        inside_index: the place of every state in that rectangle, in reading order.
+    """
+
+    n_actions = len(MOVES)
+
+    def __init__(
+        self,
+        map: Map,
+        slip: float | int = 0.0,
+        start: int | np.integer | None = None,
+        closed: Bool[np.ndarray, " n"] | None = None,
+    ) -> None:
+        """Builds the world.
+
+        Args:
+            map: the map, e.g. `FOUR_ROOMS`.
+            slip: probability in [0, 1] that a move is replaced by a uniformly random one.
+            start: start state; by default the map's ``S``, else its first floor cell.
+            closed: states that cannot be entered. They keep their ids, so that functions learnt while
+                a room was closed can be read at the room's states; see `close`.
+        """
+        self.map = map
+        self.n_states = len(map.positions)
+        self.slip = _check_slip(slip)
+        self.start = _check_start(map.start if start is None else int(start), self.n_states)
+        self.closed = _check_closed(closed, self.n_states, self.start)
+        self.positions: Int32[np.ndarray, "n 2"] = map.positions
+        self.rooms: Int32[np.ndarray, " n"] = map.rooms
+        stay = np.arange(self.n_states, dtype=np.int32)[:, None]
+        blocked = self.closed[map.successors]
+        self.successors: Int32[np.ndarray, "n 4"] = np.where(blocked, stay, map.successors)
+        corner = map.positions.min(axis=0)
+        height, width = (map.positions.max(axis=0) - corner + 1).tolist()
+        self.inside_shape: tuple[int, int] = (height, width)
+        row, column = (map.positions - corner).T
+        self.inside_index: Int32[np.ndarray, " n"] = row * np.int32(width) + column
+        span = np.maximum(np.array([height, width]) - 1, 1)
+        centred = 2 * (map.positions - corner) - (np.array([height, width]) - 1)
+        self._coordinates = (centred / span).astype(np.float32)
+
+    def __repr__(self) -> str:
+        return f"GridWorld({self.map.name!r}, n_states={self.n_states}, slip={self.slip}, start={self.start})"
+
+    def close(self, states: Bool[np.ndarray, " n"] | Int[np.ndarray, " m"]) -> "GridWorld":
+        """The same world with some states out of reach, e.g. ``world.close(world.rooms == 3)``."""
+        closed = self.closed.copy()
+        closed[states] = True
+        return GridWorld(self.map, self.slip, self.start, closed)
+
+    def transition_tensor(self) -> Float[np.ndarray, "n 4 n"]:
+        """P[s, a, s'] = (1 - slip) 1{s' = succ(s, a)} + slip/4 Σ_b 1{s' = succ(s, b)} (Section 2)."""
+        moved = np.zeros((self.n_states, self.n_actions, self.n_states))
+        rows, moves = np.indices(self.successors.shape)
+        moved[rows, moves, self.successors] = 1.0
+        return (1.0 - self.slip) * moved + self.slip * moved.mean(axis=1, keepdims=True)
+
+    def rollout(
+        self,
+        key: PRNGKeyArray,
+        n_envs: int,
+        horizon: int,
+        policy: Float[Any, "n 4"] | None = None,
+        *,
+        starts: Int[Any, " {n_envs}"] | None = None,
+    ) -> tuple[Int32[Array, "{n_envs} {horizon}+1"], Int32[Array, "{n_envs} {horizon}"]]:
+        """Runs `n_envs` independent episodes of `horizon` steps side by side.
+
+        Args:
+            key: a PRNG key, used here only.
+            n_envs: number of episodes B.
+            horizon: number of steps T of each.
+            policy: π[s, a], rows that sum to one; None is the uniformly random policy.
+            starts: first state of each episode; None is the world's start for all.
+
+        Returns:
+            States (B, T + 1) and the actions chosen (B, T), before any slip.
+        """
+        _check_positive("n_envs", n_envs)
+        _check_positive("horizon", horizon)
+        cumulative = _cumulative_policy(policy, self.n_states, self.n_actions)
+        first = np.full(n_envs, self.start) if starts is None else starts
+        first = jnp.asarray(first, dtype=jnp.int32)
+        return _rollout(key, jnp.asarray(self.successors), cumulative, self.slip, first, horizon)
+
+    def sample_transitions(
+        self, key: PRNGKeyArray, n: int, horizon: int = 100, policy: Float[Any, "n 4"] | None = None
+    ) -> Transitions:
+        """Draws exactly `n` transitions (s, a, s'), episode after episode; no pair straddles two.
+
+        When `horizon` does not divide `n`, one episode too many is run and the surplus is dropped at
+        random places: the expected frequencies are those of whole episodes for every `n` (Theorem 2).
+        """
+        _check_positive("n", n)
+        _check_positive("horizon", horizon)
+        n_envs = -(-n // horizon)
+        rollout_key, drop_key = jax.random.split(key)
+        states, actions = self.rollout(rollout_key, n_envs, horizon, policy)
+        columns = (states[:, :-1].reshape(-1), actions.reshape(-1), states[:, 1:].reshape(-1))
+        if n == n_envs * horizon:
+            return Transitions(*columns)
+        kept = jnp.sort(jax.random.permutation(drop_key, n_envs * horizon)[:n])
+        return Transitions(*(column[kept] for column in columns))
+
+    def coordinates(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch 2"]:
+        """(row, column) of the states, scaled so that the floor's rectangle spans [-1, 1] both ways."""
+        return take(self._coordinates, states)
+
+    def one_hot(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch cells"]:
+        """One-hot encoding over the cells of the floor's rectangle: 121 of them in four rooms (Figure 2)."""
+        xp = jnp if isinstance(states, Array) else np
+        cells = xp.arange(self.inside_shape[0] * self.inside_shape[1])
+        return (take(self.inside_index, states)[..., None] == cells).astype(xp.float32)
+
+
+def take(table: Shaped[np.ndarray, "n *rest"], states: Int[Any, "*batch"]) -> Shaped[Any, "..."]:
+    """Rows of a table: a NumPy array for NumPy ids, a JAX array (also under jit) for JAX ids."""
+    return jnp.asarray(table)[states] if isinstance(states, Array) else table[np.asarray(states)]
+
+
+@partial(jax.jit, static_argnames="horizon")
+def _rollout(
+    key: PRNGKeyArray,
+    successors: Int32[Array, "n 4"],
+    cumulative: Float32[Array, "n 3"],
+    slip: Any,
+    first: Int32[Array, " B"],
+    horizon: int,
+) -> tuple[Int32[Array, "B {horizon}+1"], Int32[Array, "B {horizon}"]]:
+    def step(state: Array, key: Array) -> tuple[Array, tuple[Array, Array]]:
+        choice, slipped, other = jax.random.uniform(key, (3, len(state)))
+        action = jnp.sum(choice[:, None] >= cumulative[state], axis=1, dtype=jnp.int32)
+        random_move = jnp.floor(other * successors.shape[1]).astype(jnp.int32)
+        move = jnp.where(slipped < slip, random_move, action)
+        next_state = successors[state, move]
+        return next_state, (next_state, action)
+
+    _, (states, actions) = jax.lax.scan(step, first, jax.random.split(key, horizon))
+    return jnp.concatenate([first[None], states]).T, actions.T
+
+
+def _cumulative_policy(policy: Any, n_states: int, n_actions: int) -> Float32[Array, "n 3"]:
+    """Σ_{b <= a} π[s, b] for all actions but the last: inverse-transform sampling compares with these."""
+    if policy is None:
+        policy = np.full((n_states, n_actions), 1.0 / n_actions)
+    policy = np.asarray(policy, dtype=np.float64)
+    if policy.shape != (n_states, n_actions):
+        raise ValueError(
+            f"policy: expected shape ({n_states}, {n_actions}), one row for each state; got {policy.shape}."
+        )
+    if not (np.all(policy >= 0) and np.allclose(policy.sum(axis=1), 1.0, atol=1e-5)):
+        raise ValueError(
+            "policy: every row must be non-negative and sum to one, got sums between "
+            f"{policy.sum(axis=1).min():.4g} and {policy.sum(axis=1).max():.4g}. Normalise the rows."
+        )
+    cumulative = np.cumsum(policy / policy.sum(axis=1, keepdims=True), axis=1)
+    return jnp.asarray(cumulative[:, :-1], dtype=jnp.float32)
+
+
+def _check_slip(slip: float | int) -> float:
+    if not 0.0 <= slip <= 1.0:
+        raise ValueError(f"slip: a probability in [0, 1] was expected, got {slip}.")
+    return float(slip)
+
+
+def _check_start(start: int, n_states: int) -> int:
+    if not 0 <= start < n_states:
+        raise ValueError(f"start: expected a state id in [0, {n_states - 1}], got {start}.")
+    return start
+
+
+def _check_closed(closed: np.ndarray | None, n_states: int, start: int) -> Bool[np.ndarray, " n"]:
+    if closed is None:
+        return np.zeros(n_states, dtype=bool)
+    if closed.shape != (n_states,):
+        raise ValueError(f"closed: expected a mask of shape ({n_states},), got {closed.shape}.")
+    if closed[start]:
+        raise ValueError(f"closed: the start state {start} cannot be closed. Choose another `start`.")
+    return closed.copy()
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}.")

@@ -1,0 +1,367 @@
+"""Grid maps as data: a picture in text, and what follows from it without any randomness.
+
+Characters: ``#`` wall; ``.`` or space floor; ``S`` floor, and the cell where episodes start;
+``^ > v <`` one-way doors, entered and left only in the arrow's direction.
+Cells outside the picture count as walls, so a map need not be framed.
+
+Floor cells are the states, numbered in reading order. Moves are numbered as in `MOVES`.
+Letters in shapes: H rows and W columns of the picture, n floor cells.
+
+Generated maps: mazes, rows of rooms, and one-way doors drawn into any map.
+
+Every generator takes an integer seed and returns the same map for the same arguments; every floor cell
+can be reached from the start. One-way doors make the chain asymmetric: symmetrising it, as the graph
+Laplacian must, then loses structure that the SVD keeps (Section 1).
+"""
+
+import textwrap
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Int8, Int32
+
+WALL = "#"
+FLOOR = "."
+START = "S"
+ARROWS = "^>v<"
+MOVE_NAMES = ("up", "right", "down", "left")
+MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], dtype=np.int32)
+TWO_WAY = -1
+
+_CHARACTERS = frozenset(WALL + FLOOR + START + ARROWS)
+
+
+@dataclass(frozen=True)
+class Map:
+    """A rectangular picture of walls, floor and one-way doors.
+
+    Attributes:
+        name: what reports call the map.
+        rows: one string for each row; spaces are stored as ``.``.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        rows = tuple(row.replace(" ", FLOOR) for row in self.rows)
+        _check_rows(self.name, rows)
+        object.__setattr__(self, "rows", rows)
+
+    @classmethod
+    def from_text(cls, text: str, name: str = "map") -> "Map":
+        """Reads a map from a (possibly indented) block of text, one line for each row.
+
+        Common indentation is removed, so write floor in an outermost column as ``.``, not as a space.
+        """
+        return cls(name=name, rows=tuple(textwrap.dedent(text).strip("\n").split("\n")))
+
+    def __str__(self) -> str:
+        return "\n".join(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(H, W): rows and columns of the picture."""
+        return len(self.rows), len(self.rows[0])
+
+    @cached_property
+    def characters(self) -> np.ndarray:
+        """The picture as an (H, W) array of single characters."""
+        return _frozen(np.array([list(row) for row in self.rows]))
+
+    @cached_property
+    def floor(self) -> Bool[np.ndarray, "H W"]:
+        """Where the agent can stand, one-way doors included."""
+        return _frozen(self.characters != WALL)
+
+    @cached_property
+    def arrows(self) -> Int8[np.ndarray, "H W"]:
+        """The move that a one-way door allows, `TWO_WAY` everywhere else."""
+        arrows = np.full(self.shape, TWO_WAY, dtype=np.int8)
+        for move, arrow in enumerate(ARROWS):
+            arrows[self.characters == arrow] = move
+        return _frozen(arrows)
+
+    @cached_property
+    def positions(self) -> Int32[np.ndarray, "n 2"]:
+        """(row, column) of every floor cell, in reading order: the state's id is its place here."""
+        return _frozen(np.argwhere(self.floor).astype(np.int32))
+
+    @cached_property
+    def state_ids(self) -> Int32[np.ndarray, "H W"]:
+        """The state of every cell; -1 for walls."""
+        ids = np.full(self.shape, -1, dtype=np.int32)
+        ids[self.floor] = np.arange(len(self.positions))
+        return _frozen(ids)
+
+    @cached_property
+    def start(self) -> int:
+        """The state where episodes start: the ``S`` cell, else the first floor cell."""
+        marked = self.state_ids[self.characters == START]
+        return int(marked[0]) if len(marked) else 0
+
+    @cached_property
+    def successors(self) -> Int32[np.ndarray, "n 4"]:
+        """The state that each move leads to; a blocked move stays."""
+        ids = np.pad(self.state_ids, 1, constant_values=-1)
+        arrows = np.pad(self.arrows, 1, constant_values=TWO_WAY)
+        here = self.positions + 1
+        leaving = arrows[here[:, 0], here[:, 1]]
+        stay = np.arange(len(here), dtype=np.int32)
+        columns = []
+        for move, step in enumerate(MOVES):
+            row, column = (here + step).T
+            entering = arrows[row, column]
+            allowed = np.isin(leaving, (TWO_WAY, move)) & np.isin(entering, (TWO_WAY, move))
+            columns.append(np.where(allowed & (ids[row, column] >= 0), ids[row, column], stay))
+        return _frozen(np.stack(columns, axis=1).astype(np.int32))
+
+    @cached_property
+    def doorways(self) -> Int8[np.ndarray, "H W"]:
+        """The axis along which a cell is a passage: 0 up-down, 1 left-right, -1 not a passage.
+
+        A passage is a floor cell with floor on two opposite sides and walls on the two others: the
+        doors of a map of rooms, the corridors of a maze.
+        """
+        floor = np.pad(self.floor, 1)
+        up, down = floor[:-2, 1:-1], floor[2:, 1:-1]
+        left, right = floor[1:-1, :-2], floor[1:-1, 2:]
+        axes = np.full(self.shape, -1, dtype=np.int8)
+        axes[self.floor & up & down & ~left & ~right] = 0
+        axes[self.floor & left & right & ~up & ~down] = 1
+        return _frozen(axes)
+
+    @cached_property
+    def rooms(self) -> Int32[np.ndarray, " n"]:
+        """The room of every state, numbered in reading order of their first cells; -1 for doors.
+
+        Rooms are what stays connected once every passage (`doorways`) and one-way door is taken out.
+        """
+        in_room = (self.doorways < 0) & (self.arrows == TWO_WAY)
+        inside = in_room[self.positions[:, 0], self.positions[:, 1]]
+        rooms = np.full(len(self.positions), -1, dtype=np.int32)
+        for state in np.flatnonzero(inside):
+            if rooms[state] < 0:
+                rooms[reachable(self.successors, int(state), inside)] = rooms.max() + 1
+        return _frozen(rooms)
+
+    def reachable(self, start: int | None = None) -> Bool[np.ndarray, " n"]:
+        """Which states some sequence of moves leads to from `start` (default: the map's own)."""
+        return reachable(self.successors, self.start if start is None else start)
+
+    def replace_cells(self, cells: dict[tuple[int, int], str], name: str | None = None) -> "Map":
+        """The same map with some cells redrawn: ``{(row, column): character}``."""
+        characters = self.characters.copy()
+        for (row, column), character in cells.items():
+            characters[row, column] = character
+        return Map(name or self.name, tuple("".join(row) for row in characters))
+
+
+def reachable(
+    successors: Int32[np.ndarray, "n 4"], start: int, allowed: Bool[np.ndarray, " n"] | None = None
+) -> Bool[np.ndarray, " n"]:
+    """Which states can be reached from `start` by moves that stay among the `allowed` states."""
+    table = successors.tolist()
+    open_ = [True] * len(table) if allowed is None else allowed.tolist()
+    found = np.zeros(len(table), dtype=bool)
+    found[start] = True
+    queue = deque([start])
+    while queue:
+        for state in table[queue.popleft()]:
+            if open_[state] and not found[state]:
+                found[state] = True
+                queue.append(state)
+    return found
+
+
+def _check_rows(name: str, rows: tuple[str, ...]) -> None:
+    widths = sorted({len(row) for row in rows})
+    if len(widths) != 1:
+        raise ValueError(
+            f"map {name!r}: rows must be equally long, got widths {widths}. Pad short rows with "
+            f"{WALL!r} or {FLOOR!r}; editors often strip spaces at the ends of lines."
+        )
+    unknown = sorted(set("".join(rows)) - _CHARACTERS)
+    if unknown:
+        raise ValueError(
+            f"map {name!r}: unknown characters {unknown}. Use {WALL!r} for walls, {FLOOR!r} or a space for "
+            f"floor, {START!r} for the start and {' '.join(ARROWS)} for one-way doors."
+        )
+    floor = sum(len(row) - row.count(WALL) for row in rows)
+    if floor == 0:
+        raise ValueError(f"map {name!r}: there is no floor cell. Draw at least one {FLOOR!r}.")
+    starts = sum(row.count(START) for row in rows)
+    if starts > 1:
+        raise ValueError(f"map {name!r}: {starts} start cells {START!r}, expected at most one.")
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+FOUR_ROOMS = Map.from_text(
+    """
+    #############
+    #.....#.....#
+    #.....#.....#
+    #...........#
+    #.....#.....#
+    #.....#.....#
+    ##.####.....#
+    #.....###.###
+    #.....#.....#
+    #.....#.....#
+    #...........#
+    #.....#.....#
+    #############
+    """,
+    name="four rooms",
+)
+"""The four rooms of Figures 2 and 3: 104 floor cells inside 11 x 11; starts in the top-left corner."""
+
+# The two arrows along each axis of a passage (`Map.doorways`): 0 up-down, 1 left-right.
+_AXIS_ARROWS = {0: (ARROWS[0], ARROWS[2]), 1: (ARROWS[1], ARROWS[3])}
+
+
+def random_maze(
+    seed: int, size: int = 13, loops: float | int = 0.1, one_way: float | int = 0.2, name: str | None = None
+) -> Map:
+    """A maze of one-cell corridors: a spanning tree, extra openings, then one-way corridor cells.
+
+    Args:
+        seed: the same seed draws the same maze.
+        size: side of the square map, frame included; odd, at least 5.
+        loops: fraction of the walls left by the spanning tree that are opened.
+        one_way: fraction of the corridor cells to turn into one-way doors. Fewer are drawn when more
+            would put a cell out of reach of the start.
+        name: name of the map; by default it says how the map was drawn.
+    """
+    if size < 5 or size % 2 == 0:
+        raise ValueError(f"size: an odd number of at least 5 was expected, got {size}. Try {size | 1}.")
+    _check_fraction("loops", loops)
+    _check_fraction("one_way", one_way)
+    rng = np.random.default_rng(seed)
+    grid = np.full((size, size), WALL)
+    grid[1::2, 1::2] = FLOOR
+    for wall in _spanning_tree(size // 2, rng):
+        grid[wall] = FLOOR
+    closed = [wall for wall in _inner_walls(size) if grid[wall] == WALL]
+    for index in rng.permutation(len(closed))[: round(loops * len(closed))]:
+        grid[closed[index]] = FLOOR
+    maze = _to_map(grid, name or f"maze {size}x{size} #{seed}")
+    passages = _two_way_passages(maze)
+    return _turn_one_way(maze, round(one_way * len(passages)), rng)[0]
+
+
+def random_rooms(
+    seed: int,
+    rows: int = 2,
+    cols: int = 2,
+    room: int = 5,
+    one_way: float | int = 0.0,
+    name: str | None = None,
+) -> Map:
+    """Square rooms on a grid, with one door at a random place in each wall that two rooms share.
+
+    Args:
+        seed: the same seed draws the same map.
+        rows: rows of rooms.
+        cols: columns of rooms.
+        room: side of a room in cells, at least 2.
+        one_way: fraction of the doors to turn into one-way doors; a door stays two-way where both
+            directions would put a room out of reach of the start.
+        name: name of the map; by default it says how the map was drawn.
+    """
+    for argument, value, least in (("rows", rows, 1), ("cols", cols, 1), ("room", room, 2)):
+        if value < least:
+            raise ValueError(f"{argument}: expected at least {least}, got {value}.")
+    _check_fraction("one_way", one_way)
+    rng = np.random.default_rng(seed)
+    pitch = room + 1
+    grid = np.full((rows * pitch + 1, cols * pitch + 1), FLOOR)
+    grid[::pitch, :] = WALL
+    grid[:, ::pitch] = WALL
+    for row, col in np.ndindex(rows, cols):
+        if col + 1 < cols:
+            grid[row * pitch + rng.integers(1, pitch), (col + 1) * pitch] = FLOOR
+        if row + 1 < rows:
+            grid[(row + 1) * pitch, col * pitch + rng.integers(1, pitch)] = FLOOR
+    drawn = _to_map(grid, name or f"rooms {rows}x{cols} #{seed}")
+    return _turn_one_way(drawn, round(one_way * len(_two_way_passages(drawn))), rng)[0]
+
+
+def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
+    """Turns `n` doors or corridor cells of a map into one-way doors; all stays in reach of the start.
+
+    Raises:
+        ValueError: when fewer than `n` doors can be turned without cutting a cell off.
+    """
+    if n < 0:
+        raise ValueError(f"n: expected a number of doors >= 0, got {n}.")
+    if not map.reachable().all():
+        raise ValueError(f"map: {map.name!r} has floor cells that its start does not reach already.")
+    turned, count = _turn_one_way(map, n, np.random.default_rng(seed))
+    if count < n:
+        raise ValueError(
+            f"n: only {count} doors of {map.name!r} could be made one-way with everything still in reach, "
+            f"asked for {n}. Ask for fewer, or try another seed."
+        )
+    return Map(name or f"{map.name}, {n} one-way", turned.rows)
+
+
+def _turn_one_way(map: Map, n: int, rng: np.random.Generator) -> tuple[Map, int]:
+    """Turns up to `n` passages in random order, each in a random direction that cuts nothing off."""
+    passages = _two_way_passages(map)
+    turned = 0
+    for index in rng.permutation(len(passages)):
+        if turned == n:
+            break
+        row, column = passages[index]
+        for arrow in rng.permutation(_AXIS_ARROWS[int(map.doorways[row, column])]):
+            candidate = map.replace_cells({(row, column): str(arrow)})
+            if candidate.reachable().all():
+                map, turned = candidate, turned + 1
+                break
+    return map, turned
+
+
+def _two_way_passages(map: Map) -> list[tuple[int, int]]:
+    """Doors and corridor cells that are not one-way yet; the start is never one."""
+    free = (map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start)
+    return [(int(row), int(column)) for row, column in np.argwhere(free)]
+
+
+def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Walls to open so that a depth-first walk from the first of side x side cells meets them all."""
+    seen = {(0, 0)}
+    path = [(0, 0)]
+    while path:
+        row, col = path[-1]
+        around = [(row - 1, col), (row, col + 1), (row + 1, col), (row, col - 1)]
+        fresh = [(r, c) for r, c in around if 0 <= r < side and 0 <= c < side and (r, c) not in seen]
+        if not fresh:
+            path.pop()
+            continue
+        r, c = fresh[rng.integers(len(fresh))]
+        seen.add((r, c))
+        path.append((r, c))
+        yield row + r + 1, col + c + 1
+
+
+def _inner_walls(size: int) -> list[tuple[int, int]]:
+    """Cells between two neighbouring cells of the maze's lattice."""
+    return [(r, c) for r in range(1, size - 1) for c in range(1, size - 1) if (r + c) % 2 == 1]
+
+
+def _to_map(grid: np.ndarray, name: str) -> Map:
+    grid[1, 1] = START
+    return Map(name, tuple("".join(row) for row in grid))
+
+
+def _check_fraction(name: str, value: float | int) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: a fraction in [0, 1] was expected, got {value}.")

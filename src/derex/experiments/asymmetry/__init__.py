@@ -1,1 +1,0 @@
-"""Why an SVD and not a symmetrised Laplacian."""

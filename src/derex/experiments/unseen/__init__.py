@@ -1,1 +1,0 @@
-"""States never trained on."""

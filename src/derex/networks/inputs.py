@@ -1,0 +1,314 @@
+"""What an observation consists of: from an environment's declaration to what encoders want to know.
+
+Amounts: numbers of any size, such as rewards; h(x) keeps small ones as they are and tells large ones by order.
+
+Encoders of whole observations, which may have several parts: a picture, some numbers, symbols, an instruction.
+
+An observation is a pytree of arrays. Each part gets the encoder of its kind, and their outputs are joined. The encoder
+of a new kind is a module and one line in `PARTS`.
+
+Observations as plain numbers, for networks that read them without a choice of encoders, such as random ones.
+
+What names things is spelt out, since its numbers mean nothing: symbols one-hot, an instruction as how often it has each
+word. Everything else is as it comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Integer, Num, PRNGKeyArray, Shaped
+
+from derex.networks.encoders import MLP, InputSpec
+from derex.networks.images import Conv
+from derex.networks.layers import matched, raised
+from derex.networks.tokens import Instructions, one_hots, symbol_encoder
+from derex.types import Amount, Symbols, Words
+
+IMAGE_RANK = 3
+SMALLEST_VOCABULARY = 2  # 0, which is no word, and one bucket
+
+
+class ByteNumbers(NamedTuple):
+    """Numbers from 0 to 255, read as fractions of 255."""
+
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+
+
+Part = InputSpec | ByteNumbers | Symbols | Words | Amount
+"""A part of an observation; all have a `shape`."""
+
+_KINDS: dict[type, str] = {ByteNumbers: "bytes", Symbols: "symbols", Words: "words", Amount: "amounts"}
+
+
+def kind_of(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """What numbers of this shape and type are taken for: pictures have three axes, ids are single integers."""
+    if len(shape) == IMAGE_RANK:
+        return "images"
+    return "ids" if shape == () and dtype.kind in "iu" else "vectors"
+
+
+def part_kind(part: Part) -> str:
+    """The name under which encoders of such a part are found."""
+    return (part.kind or "vectors") if isinstance(part, InputSpec) else _KINDS[type(part)]
+
+
+def parts_of(observation: Any) -> tuple[Part, ...]:
+    """The parts of an environment's observation, in the order of the tree's leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(observation)
+    if not leaves:
+        raise ValueError(f"observation: expected at least one part, got {observation!r}.")
+    return tuple(_part(f"observation{jax.tree_util.keystr(place)}", leaf) for place, leaf in leaves)
+
+
+def _part(name: str, leaf: Any) -> Part:
+    if isinstance(leaf, Symbols):
+        return _checked_symbols(name, leaf)
+    if isinstance(leaf, Words):
+        return _checked_words(name, leaf)
+    if isinstance(leaf, Amount):
+        return leaf
+    shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+    kind = kind_of(shape, dtype)
+    if kind == "ids":
+        raise ValueError(
+            f"{name}: a single integer ({dtype}) of unknown range. If it names things, declare "
+            "Symbols((), (how many,)); if it counts, give it as a float or declare Amount()."
+        )
+    if kind == "images" and dtype.kind in "iu" and dtype != np.uint8:
+        raise ValueError(
+            f"{name}: integers ({dtype}) of shape {shape} are no picture, which has bytes or floats. Declare "
+            "Symbols(shape, sizes) if they name things, or give them as floats."
+        )
+    return ByteNumbers(shape) if kind == "vectors" and dtype == np.uint8 else InputSpec(shape, kind=kind)
+
+
+def _checked_symbols(name: str, part: Symbols) -> Symbols:
+    numbers = part.shape[-1] if part.shape else 1
+    if len(part.sizes) != numbers or min(part.sizes, default=0) < 1:
+        raise ValueError(
+            f"{name}: Symbols of shape {part.shape} need {numbers} sizes of at least 1, one for each number of the "
+            f"last axis; got {part.sizes}."
+        )
+    return part
+
+
+def _checked_words(name: str, part: Words) -> Words:
+    if part.length < 1 or part.buckets < SMALLEST_VOCABULARY:
+        raise ValueError(
+            f"{name}: Words need a length of at least 1 and {SMALLEST_VOCABULARY} buckets or more (0 is no word); got "
+            f"length {part.length} and {part.buckets} buckets."
+        )
+    return part
+
+
+SLOPE = 0.001  # far out, where the root hardly grows
+UNITS = 20
+
+
+def signed_hyperbolic(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """h(x) = sign(x) (√(|x| + 1) − 1) + 0.001 x (Pohlen et al. 2018, proposition A.2)."""
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + SLOPE * x
+
+
+class Rectified(eqx.Module):
+    """Numbers of any shape, linear to a few units, then a rectifier (appendix B)."""
+
+    layer: eqx.nn.Linear
+
+    def __init__(self, shape: tuple[int, ...], units: int = UNITS, *, key: PRNGKeyArray):
+        self.layer = eqx.nn.Linear(math.prod(shape), units, key=key)
+
+    def __call__(self, values: Shaped[Array, "*shape"]) -> Float[Array, " units"]:
+        numbers = values.ravel().astype(jnp.promote_types(values.dtype, jnp.float32))
+        return jax.nn.relu(self.layer(matched(numbers, self.layer.weight)))
+
+
+class Hyperbolic(eqx.Module):
+    """h of each number, and no more (appendix B)."""
+
+    def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " size"]:
+        return signed_hyperbolic(values).ravel()
+
+
+class AmountUnits(eqx.Module):
+    """h of each number, then a few rectified units."""
+
+    units: Rectified
+
+    def __init__(self, shape: tuple[int, ...], units: int = UNITS, *, key: PRNGKeyArray):
+        self.units = Rectified(shape, units, key=key)
+
+    def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " units"]:
+        return self.units(signed_hyperbolic(values))
+
+
+class Amounts(eqx.Module):
+    """The same, and a linear layer to `size` numbers."""
+
+    units: AmountUnits
+    out: eqx.nn.Linear
+
+    def __init__(self, shape: tuple[int, ...], size: int, *, key: PRNGKeyArray):
+        units_key, out_key = jax.random.split(key)
+        self.units = AmountUnits(shape, key=units_key)
+        self.out = eqx.nn.Linear(UNITS, size, key=out_key)
+
+    def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " size"]:
+        return self.out(self.units(values))
+
+
+SMALLEST_SQUARE = 1e-6
+
+
+class Ids(eqx.Module):
+    """A learnt vector for each id."""
+
+    table: Float[Array, "n size"]
+
+    def __init__(self, n: int, size: int, *, key: PRNGKeyArray):
+        self.table = jax.random.normal(key, (n, size))
+
+    def __call__(self, number: Array) -> Float[Array, " size"]:
+        return self.table[number]
+
+
+class Vector(eqx.Module):
+    """A rectified layer or two on numbers of any shape, rescaled by what training saw."""
+
+    mlp: MLP
+
+    def __init__(self, shape: tuple[int, ...], size: int, *, key: PRNGKeyArray):
+        self.mlp = MLP(int(np.prod(shape)), size, width=size, depth=1, key=key)
+
+    def prepared(self, rows: np.ndarray) -> Vector:
+        flat = np.asarray(rows, np.float32).reshape(len(rows), -1)
+        return eqx.tree_at(lambda v: v.mlp, self, self.mlp.prepared(flat))
+
+    def __call__(self, values: Array) -> Float[Array, " size"]:
+        return self.mlp(values.ravel())
+
+
+class Bytes(eqx.Module):
+    """Numbers from 0 to 255 as fractions, as in pictures, then as other numbers."""
+
+    vector: Vector
+
+    def __init__(self, shape: tuple[int, ...], size: int, *, key: PRNGKeyArray):
+        self.vector = Vector(shape, size, key=key)
+
+    def prepared(self, rows: np.ndarray) -> Bytes:
+        fractions = np.asarray(rows, np.float32) / 255.0
+        return eqx.tree_at(lambda b: b.vector, self, self.vector.prepared(fractions))
+
+    def __call__(self, values: Array) -> Float[Array, " size"]:
+        return self.vector(values / 255.0)
+
+
+class Parts(eqx.Module):
+    """Each part of an observation through its own encoder, joined in the order of the tree's leaves."""
+
+    encoders: tuple[Any, ...]
+
+    def prepared(self, observations: Any) -> Parts:
+        parts = zip(self.encoders, jax.tree.leaves(observations), strict=True)
+        done = tuple(e.prepared(rows) if hasattr(e, "prepared") else e for e, rows in parts)
+        return eqx.tree_at(lambda p: p.encoders, self, done)
+
+    def __call__(self, observation: Any) -> Float[Array, " size"]:
+        parts = zip(self.encoders, jax.tree.leaves(observation), strict=True)
+        return jnp.concatenate([raised(encoder(part)) for encoder, part in parts])
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a part has a quicker way to read many observations than one by one."""
+        return any(hasattr(encoder, "rows") for encoder in self.encoders)
+
+    def rows(self, observations: Any) -> Float[Array, "n size"]:
+        """Many observations at once."""
+        parts = zip(self.encoders, jax.tree.leaves(observations), strict=True)
+        return jnp.concatenate([raised(rows_of(encoder, rows)) for encoder, rows in parts], axis=-1)
+
+
+class UnitScale(eqx.Module):
+    """An encoder's outputs at root mean square 1, for use before there is data to calibrate by.
+
+    Sparse observations, such as one-hot coordinates, otherwise come out so small that they are hardly heard.
+    """
+
+    encoder: Parts
+
+    def __call__(self, observation: Any) -> Float[Array, " size"]:
+        return _of_unit_scale(self.encoder(observation))
+
+    def rows(self, observations: Any) -> Float[Array, "n size"]:
+        return jax.vmap(_of_unit_scale)(self.encoder.rows(observations))
+
+
+def _of_unit_scale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
+    return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
+
+
+def rows_of(encoder: Any, observations: Any) -> Float[Array, "n size"]:
+    """Many observations through an encoder: by its own `rows` where it has it, else one by one."""
+    return encoder.rows(observations) if hasattr(encoder, "rows") else jax.vmap(encoder)(observations)
+
+
+PARTS: dict[str, Callable[[Any, int, PRNGKeyArray], eqx.Module]] = {
+    "ids": lambda spec, size, key: Ids(spec.n_ids, size, key=key),
+    "images": lambda spec, size, key: Conv(spec.shape, size, key=key),
+    "vectors": lambda spec, size, key: Vector(spec.shape, size, key=key),
+    "bytes": lambda spec, size, key: Bytes(spec.shape, size, key=key),
+    "symbols": lambda spec, size, key: symbol_encoder(spec, size, key=key),
+    "words": lambda spec, size, key: Instructions(spec.buckets, size, key=key),
+    "amounts": lambda spec, size, key: Amounts(spec.shape, size, key=key),
+}
+"""Builders (part, size, key) -> encoder, by kind of part."""
+
+
+def encoder_of(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Parts:
+    """An encoder for observations with these parts, each giving `size` numbers."""
+    keys = jax.random.split(key, len(specs))
+    made = (PARTS[part_kind(spec)](spec, size, part) for spec, part in zip(specs, keys, strict=True))
+    return Parts(tuple(made))
+
+
+def flat_size(parts: tuple[Part, ...]) -> int:
+    """How many numbers an observation of these parts becomes."""
+    return sum(_size(part) for part in parts)
+
+
+def flat_numbers(
+    parts: tuple[Part, ...], observation: Any, axes: tuple[int, ...]
+) -> Float[Array, "*axes size"]:
+    """All parts of observations, which have these axes in front, side by side."""
+    leaves = jax.tree.leaves(observation)
+    rows = [_numbers(part, leaf).reshape(*axes, -1) for part, leaf in zip(parts, leaves, strict=True)]
+    return jnp.concatenate(rows, axis=-1)
+
+
+def _size(part: Part) -> int:
+    if isinstance(part, Symbols):
+        return math.prod(part.shape[:-1]) * sum(part.sizes)
+    return part.buckets if isinstance(part, Words) else math.prod(part.shape)
+
+
+def _numbers(part: Part, values: Array) -> Array:
+    if isinstance(part, Symbols):
+        return one_hots(values if part.shape else values[..., None], part.sizes)
+    return word_counts(values, part.buckets) if isinstance(part, Words) else values.astype(jnp.float32)
+
+
+def word_counts(words: Integer[Array, "*axes length"], buckets: int) -> Float[Array, "*axes buckets"]:
+    """How often each word is there; 0, which is no word, counts as none."""
+    rows = words.reshape(-1, words.shape[-1])
+    counts = jnp.zeros((len(rows), buckets)).at[jnp.arange(len(rows))[:, None], rows].add(rows > 0)
+    return counts.reshape(*words.shape[:-1], buckets)

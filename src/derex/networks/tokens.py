@@ -1,0 +1,229 @@
+"""Symbols: integers that name things, such as the tiles of a grid. Their order means nothing, so each is one-hot.
+
+Instructions: words embedded in 20 numbers and read by an LSTM of 64 (appendix B).
+
+An instruction stays the same through an episode, and many streams have the same one. In a batch each is therefore read
+once (`each_once`): exact, whatever recurs and however often.
+
+Shapes: N rows, L words.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, Integer, PRNGKeyArray
+
+from derex.networks.images import Conv
+from derex.networks.layers import matched
+from derex.networks.recurrent import LSTM
+from derex.types import Symbols
+
+GRID_RANK = 3
+LARGEST_FLAT = 8192  # one-hot numbers; 9 × 9 tiles of three symbols have some 2 000, 25 × 25 have 13 000
+
+
+def one_hots(values: Integer[Array, "*shape"], sizes: tuple[int, ...]) -> Float[Array, "*cells total"]:
+    """The numbers of the last axis, each one-hot, side by side; one that is out of its range is all 0."""
+    numbers = values.reshape(*values.shape[:-1], len(sizes)) if values.ndim else values[None]
+    return jnp.concatenate([jax.nn.one_hot(numbers[..., i], n) for i, n in enumerate(sizes)], axis=-1)
+
+
+class FlatSymbols(eqx.Module):
+    """All one-hots through a rectified layer and a linear one.
+
+    The weights are drawn for as many active inputs as there are symbols: drawn for all inputs, of which most are 0,
+    outputs would be several times too small.
+    """
+
+    weight: Float[Array, "inputs size"]
+    bias: Float[Array, " size"]
+    out: eqx.nn.Linear
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, part: Symbols, size: int, *, key: PRNGKeyArray):
+        weight_key, out_key = jax.random.split(key)
+        self.sizes = part.sizes
+        things = math.prod(part.shape[:-1])
+        scale = (2.0 / (things * len(part.sizes))) ** 0.5
+        self.weight = scale * jax.random.normal(weight_key, (things * sum(part.sizes), size))
+        self.bias = jnp.zeros(size)
+        self.out = eqx.nn.Linear(size, size, key=out_key)
+
+    def features(self, values: Integer[Array, "*shape"]) -> Float[Array, " size"]:
+        active = matched(one_hots(values, self.sizes).ravel(), self.weight)
+        return jax.nn.relu(active @ self.weight + self.bias)
+
+    def __call__(self, values: Integer[Array, "*shape"]) -> Float[Array, " size"]:
+        return self.out(self.features(values))
+
+
+class SymbolGrid(eqx.Module):
+    """One-hots as the channels of a picture, for grids whose flat layer would be large."""
+
+    conv: Conv
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, part: Symbols, size: int, *, key: PRNGKeyArray):
+        self.sizes = part.sizes
+        self.conv = Conv((*part.shape[:-1], sum(part.sizes)), size, key=key)
+
+    def features(self, values: Integer[Array, "h w m"]) -> Float[Array, " width"]:
+        return self.conv.features(one_hots(values, self.sizes))
+
+    def __call__(self, values: Integer[Array, "h w m"]) -> Float[Array, " size"]:
+        return self.conv(one_hots(values, self.sizes))
+
+
+def symbol_encoder(part: Symbols, size: int, *, key: PRNGKeyArray) -> FlatSymbols | SymbolGrid:
+    """Flat where that is small, by convolutions where a grid is large."""
+    inputs = math.prod(part.shape[:-1]) * sum(part.sizes)
+    is_large_grid = len(part.shape) == GRID_RANK and inputs > LARGEST_FLAT
+    return (SymbolGrid if is_large_grid else FlatSymbols)(part, size, key=key)
+
+
+WORD, STATE = 20, 64
+OUT_GAIN = 5.0  # an untrained LSTM's state is about 0.2 in size
+FEWEST_ROWS = 128  # that are read together: fewer would not take less time
+MOST_READINGS = 16  # of a batch in which nothing recurs
+
+
+class Reader(eqx.Module):
+    """The state of an LSTM after the last word; nothing, all 0, of an empty instruction."""
+
+    table: Float[Array, "buckets word"]
+    lstm: LSTM
+
+    def __init__(self, buckets: int, *, key: PRNGKeyArray):
+        table_key, lstm_key = jax.random.split(key)
+        self.table = jax.random.normal(table_key, (buckets, WORD))
+        self.lstm = LSTM(WORD, STATE, key=lstm_key)
+
+    def __call__(self, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
+        """What each row says, read whether it recurs or not."""
+        is_word = words != 0
+        last = jnp.max(jnp.where(is_word, jnp.arange(words.shape[1]), 0), axis=1)
+        keep = jnp.ones(words.shape[::-1])
+        states, _ = self.lstm(self.table[words.T], keep, self.lstm.initial(len(words)))
+        state = jnp.take_along_axis(states, last[None, :, None], axis=0)[0]
+        return jnp.where(is_word.any(axis=1)[:, None], state, 0.0)
+
+
+class Instructions(eqx.Module):
+    """One instruction to `size` numbers, or to the reader's own state; `rows` reads a batch, each instruction once."""
+
+    reader: Reader
+    out: eqx.nn.Linear | None
+
+    def __init__(self, buckets: int, size: int | None, *, key: PRNGKeyArray):
+        reader_key, out_key = jax.random.split(key)
+        self.reader = Reader(buckets, key=reader_key)
+        self.out = None
+        if size is not None:
+            linear = eqx.nn.Linear(STATE, size, key=out_key)
+            self.out = eqx.tree_at(lambda layer: layer.weight, linear, OUT_GAIN * linear.weight)
+
+    def __call__(self, words: Integer[Array, " L"]) -> Float[Array, " size"]:
+        return self._said(self.reader(words[None])[0])
+
+    def rows(self, words: Integer[Array, "N L"]) -> Float[Array, "N size"]:
+        return jax.vmap(self._said)(each_once(self.reader, words))
+
+    def _said(self, state: Float[Array, " state"]) -> Float[Array, " size"]:
+        return state if self.out is None else self.out(matched(state, self.out.weight))
+
+
+class Distinct(NamedTuple):
+    """Which rows of a batch are the same."""
+
+    number: Int[Array, " N"]
+    """of each row: that of what it says, 0, 1, …"""
+    example: Int[Array, " N"]
+    """for each number, a row that says it; what is beyond `count` does not matter"""
+    count: Int[Array, ""]
+
+
+def distinct(words: Integer[Array, "N L"]) -> Distinct:
+    """Equal numbers only for equal rows.
+
+    Rows are brought together by a hash and told apart by their words. Where different rows share a hash, equal ones may
+    get several numbers, which takes time but changes nothing.
+    """
+    rng = np.random.default_rng(0)
+    odd = jnp.asarray(rng.integers(0, 2**31, words.shape[1]) * 2 + 1, jnp.uint32)
+    order = jnp.argsort(jnp.sum(words.astype(jnp.uint32) * odd, axis=1, dtype=jnp.uint32))
+    together = words[order]
+    is_new: Bool[Array, " N"] = jnp.any(together != jnp.roll(together, 1, axis=0), axis=1).at[0].set(True)
+    numbers = jnp.cumsum(is_new) - 1
+    example = order[jnp.nonzero(is_new, size=len(words), fill_value=0)[0]]
+    return Distinct(jnp.zeros_like(numbers).at[order].set(numbers), example, numbers[-1] + 1)
+
+
+def rows_at_once(n: int) -> int:
+    """How many of n rows are read together."""
+    return min(n, max(FEWEST_ROWS, -(-n // MOST_READINGS)))
+
+
+@jax.custom_vjp
+def each_once(reader: Any, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
+    """`reader(words)`, but rows that recur are read once, a part of the distinct ones at a time.
+
+    How many parts there are is known only when it runs. A loop that does not know its length cannot be differentiated,
+    so that its derivative is written out: the gradients of equal rows are added up, and their parts are read again.
+    """
+    return _read(reader, words)[0]
+
+
+def _read(reader: Any, words: Integer[Array, "N L"]) -> tuple[Float[Array, "N state"], Any]:
+    found, size = distinct(words), rows_at_once(len(words))
+    states = jnp.zeros((_room(len(words)), STATE))
+
+    def read(part: Array, states: Array) -> Array:
+        read_now = reader(words[_examples(found, part, size)])
+        return jax.lax.dynamic_update_slice(states, read_now, (part * size, 0))
+
+    states = jax.lax.fori_loop(0, _parts(found, size), read, states)
+    return states[found.number], (reader, words, found)
+
+
+def _read_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any, None]:
+    reader, words, found = saved
+    size = rows_at_once(len(words))
+    summed = jnp.zeros((_room(len(words)), STATE)).at[found.number].add(gradient)
+    trained, rest = eqx.partition(reader, eqx.is_inexact_array)
+
+    def read_again(part: Array, total: Any) -> Any:
+        rows = words[_examples(found, part, size)]
+        _, pull = jax.vjp(lambda trained: eqx.combine(trained, rest)(rows), trained)
+        (added,) = pull(jax.lax.dynamic_slice(summed, (part * size, 0), (size, STATE)))
+        return jax.tree.map(lambda total, part: total + part.astype(total.dtype), total, added)
+
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), trained
+    )
+    total = jax.lax.fori_loop(0, _parts(found, size), read_again, zeros)
+    return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), total, trained), None
+
+
+each_once.defvjp(_read, _read_backward)
+
+
+def _room(n: int) -> int:
+    """Rows for all parts, the last of which may be only partly used."""
+    return -(-n // rows_at_once(n)) * rows_at_once(n)
+
+
+def _parts(found: Distinct, size: int) -> Int[Array, ""]:
+    return (found.count + size - 1) // size
+
+
+def _examples(found: Distinct, part: Int[Array, ""], size: int) -> Int[Array, " size"]:
+    room = _room(len(found.example))
+    padded = jnp.pad(found.example, (0, room - len(found.example)))
+    return jax.lax.dynamic_slice(padded, (part * size,), (size,))

@@ -1,0 +1,351 @@
+"""What --quick does to a study: fields with two defaults. What the user gives wins, though it be equal to one.
+
+Figures 2 and 3 of the paper, and how close the learnt decomposition is to the exact one: what is run, as data.
+
+A room left out of the data: does the bonus know that it was never visited? What is run, as data.
+
+Why an SVD and not a symmetrised Laplacian: mazes with more and more one-way doors. What is run, as data.
+
+Four rooms with a hidden agent (Section 5, appendix D): what is run, as data.
+
+The methods on exploration environments: what is run, as data.
+
+The numbers of agents and representations are in `derex.training.presets`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+Value = TypeVar("Value")
+Study = TypeVar("Study")
+
+
+class _Default:
+    """Mixed into the type of a value, so that the default can be told from an equal value that was given."""
+
+    full: Any
+    quick: Any
+
+
+class _Number(_Default, int): ...
+
+
+class _Several(_Default, tuple): ...
+
+
+def either(full: Value, *, quick: Value) -> Value:
+    """The default of a study's field, an integer or a tuple: `full`, or `quick` with --quick."""
+    given: Any = full
+    default: Any = _Number(given) if isinstance(given, int) else _Several(given)
+    default.full, default.quick = full, quick
+    return default
+
+
+def resolved(study: Study) -> Study:
+    """The study as it is run, in plain values: the user's, and defaults by its `quick` where none were given."""
+    given: Any = study
+    values = {field.name: getattr(given, field.name) for field in fields(given)}
+    defaults = {name: value for name, value in values.items() if isinstance(value, _Default)}
+    chosen = {name: value.quick if given.quick else value.full for name, value in defaults.items()}
+    return replace(given, **chosen)
+
+
+Cell = tuple[str, int, float | str, str]  # objective, k, λ_r, control
+
+FIGURE: Cell = ("derex", 2, 1.0, "")  # the paper's figures: two dimensions, λ_r = 1
+CONTROLS: tuple[Cell, ...] = (("derex", 16, 10.0, "untrained"), ("derex", 16, 10.0, "shuffled"))
+QUICK: tuple[Cell, ...] = (("derex", 16, 10.0, ""), ("nested", 16, 10.0, ""), *CONTROLS)
+
+
+@dataclass(frozen=True)
+class TabularStudy:
+    """Figure 2: states as ids. Learnt against exact, in both geometries, with controls."""
+
+    out: Path = Path("results/tabular")
+    """folder for pictures, metrics.json and report.html"""
+    quick: bool = False
+    """a short look: four rooms, one seed, a few fits"""
+    seeds: int = either(3, quick=1)
+    """each seed draws its own data, networks and, for mazes, map"""
+    maps: tuple[str, ...] = either(("four-rooms", "maze", "rooms"), quick=("four-rooms",))
+    """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
+    transitions: int = either(1_000_000, quick=200_000)
+    """of a uniform random policy from one corner"""
+    steps: int = either(4000, quick=2000)
+    """updates of each fit"""
+
+    name: ClassVar[str] = "tabular"
+    figure: ClassVar[str] = "Figure 2"
+    encoder: ClassVar[str] = "tabular"
+    grid: ClassVar[tuple[Cell, ...]] = (
+        *(("nested", k, 10.0, "") for k in (2, 3, 8, 16, 64)),
+        *(("derex", k, 10.0, "") for k in (2, 3, 8, 16)),
+        ("derex", 64, "grow", ""),
+        *CONTROLS,
+    )
+
+
+@dataclass(frozen=True)
+class PixelsStudy:
+    """Figure 3: states as 30×30 pictures through a convolutional network. Learnt against exact, with controls."""
+
+    out: Path = Path("results/pixels")
+    """folder for pictures, metrics.json and report.html"""
+    quick: bool = False
+    """a short look: four rooms, one seed, a few fits"""
+    seeds: int = either(3, quick=1)
+    """each seed draws its own data, networks and, for mazes, map"""
+    maps: tuple[str, ...] = either(("four-rooms", "rooms"), quick=("four-rooms",))
+    """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
+    transitions: int = either(100_000, quick=50_000)
+    """of a uniform random policy from one corner; 2.7 kB of picture each"""
+    steps: int = either(2000, quick=400)
+    """updates of each fit"""
+
+    name: ClassVar[str] = "pixels"
+    figure: ClassVar[str] = "Figure 3"
+    encoder: ClassVar[str] = "conv"
+    grid: ClassVar[tuple[Cell, ...]] = (
+        *(("nested", k, 10.0, "") for k in (3, 8, 16, 64)),
+        *(("derex", k, 10.0, "") for k in (3, 8, 16)),
+        *CONTROLS,
+    )
+
+
+@dataclass(frozen=True)
+class UnseenStudy:
+    """A room is closed while data is collected; AUROC of the bonus between its states and the seen ones."""
+
+    out: Path = Path("results/unseen")
+    """folder for pictures, metrics.json and report.html"""
+    quick: bool = False
+    """a short look: one room, one seed"""
+    seeds: int = either(3, quick=1)
+    """each seed draws its own data and networks"""
+    rooms: tuple[int, ...] = either((1, 2, 3), quick=(3,))
+    """of four rooms, which to leave out, one after the other; the agent starts in room 0"""
+    encoders: tuple[str, ...] = ("mlp", "conv")
+    """mlp sees coordinates, conv sees 30×30 pictures"""
+    objectives: tuple[str, ...] = either(("derex", "nested"), quick=("derex",))
+    """losses to train with"""
+    transitions: int = either(100_000, quick=50_000)
+    """of a uniform random policy from one corner"""
+    steps: int = either(1500, quick=400)
+    """updates of each fit"""
+
+    name: ClassVar[str] = "unseen"
+    k: ClassVar[int] = 16
+
+
+@dataclass(frozen=True)
+class AsymmetryStudy:
+    """De-Rex against graph drawing as dynamics lose their symmetry: error of the best linear value function."""
+
+    out: Path = Path("results/asymmetry")
+    """folder for pictures, metrics.json and report.html"""
+    quick: bool = False
+    """a short look: two levels, three mazes"""
+    seeds: int = either(10, quick=3)
+    """mazes, each with its own data and networks"""
+    doors: tuple[int, ...] = either((0, 4, 8, 12, 16, 20), quick=(0, 20))
+    """how many doors of the maze are one-way"""
+    k: int = 16
+    """features of each method, beside a constant"""
+    transitions: int = either(1_000_000, quick=500_000)
+    """of a uniform random policy from one corner"""
+    steps: int = either(2000, quick=1000)
+    """updates of each fit"""
+    gamma: float = 0.95
+    """discount of the value functions"""
+
+    name: ClassVar[str] = "asymmetry"
+    methods: ClassVar[tuple[str, ...]] = ("derex", "nested", "laplacian")
+    horizon: ClassVar[int] = 1000
+
+
+PICTURED, DECODED, UNCERTAIN, CLOCKS = "pictured", "decoded", "uncertain", "clocks"
+FEW = 4  # features, at most, of the cases that are pictured
+WORDS = {
+    PICTURED: "few features",
+    DECODED: "many features",
+    UNCERTAIN: "slip 0.1, unknown start",
+    CLOCKS: "few features, tests to the end",
+}
+
+
+@dataclass(frozen=True)
+class PomdpCase:
+    """One fit: a world, and what is learnt of it."""
+
+    purpose: str
+    """why it is run: one of the four above"""
+    p: float
+    """probability that a frame hides the agent"""
+    k: int
+    seed: int
+    tests: int | str = 32
+    test_actions: bool = True
+    lambda_r: float | str = 10.0
+    objective: str = "nested"
+    slip: float = 0.0
+    random_start: bool = False
+
+    @property
+    def name(self) -> str:
+        """For files."""
+        return f"{self.purpose}-p{self.p:.12g}-k{self.k}-seed{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"p = {self.p:g}, k = {self.k}, {WORDS[self.purpose]}"
+
+    def steps(self, study: PomdpStudy) -> int:
+        """Updates: where the agent is seen often, or few features are asked for, half of them do."""
+        hard = self.k > FEW and (self.p > 0.5 or self.random_start)
+        return study.steps if hard else max(1, study.steps // 2)
+
+    def described(self) -> dict[str, Any]:
+        """Plain values for metrics.json."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PomdpStudy:
+    """Section 5 and appendix D: beliefs, representations and bonuses of histories when the agent is hidden."""
+
+    out: Path = Path("results/pomdp")
+    """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
+    quick: bool = False
+    """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
+    p: tuple[float, ...] = either((0.0, 0.3, 0.6, 0.9), quick=(0.3, 0.6))
+    """probabilities that a frame hides the agent"""
+    seeds: int = 1
+    """each seed draws its own trajectories and networks"""
+    steps: int = either(8000, quick=1000)
+    """updates of a fit; the easy ones take half as many"""
+    width: int = either(256, quick=64)
+    """units of the LSTMs"""
+    batch: int = either(128, quick=32)
+    """trajectories in an update"""
+    large_k: int = either(64, quick=32)
+    """features from which beliefs are decoded"""
+    trajectories: int = either(32768, quick=4096)
+    """to train on, of a uniform random policy"""
+    decoder_trajectories: int = either(1024, quick=128)
+    """to train decoders on; others than those"""
+    test_trajectories: int = either(256, quick=64)
+    """to score on; others again"""
+    horizon: int = either(250, quick=100)
+    """steps of an episode"""
+    tests: int = either(32, quick=16)
+    """longest test"""
+    objective: str = "nested"
+    """nested (ordered, reliable in a few thousand updates) or derex (the paper's loss)"""
+
+    name: ClassVar[str] = "pomdp"
+
+    def groups(self) -> list[list[PomdpCase]]:
+        """The grid: for each p few features for the pictures and many for beliefs, then the two side questions.
+
+        Cases of a group differ in their seeds alone.
+        """
+        common = {"tests": self.tests, "objective": self.objective}
+        few = {**common, "test_actions": False}  # why tests are without actions there: docs/histories.md
+        many = {**common, "k": self.large_k, "seed": 0, "lambda_r": "grow"}
+        grid = []
+        for p in self.p:
+            grid.append(PomdpCase(PICTURED, p, 3 if p < 0.5 else 4, 0, **few))  # the paper's dimensions
+            grid.append(PomdpCase(DECODED, p, **many))
+        if not self.quick:
+            grid.append(PomdpCase(UNCERTAIN, 0.6, slip=0.1, random_start=True, **many))
+            grid.append(PomdpCase(CLOCKS, 0.3, 3, 0, **{**few, "tests": "to-end"}))
+        return [[replace(case, seed=seed) for seed in range(self.seeds)] for case in grid]
+
+    def cases(self) -> list[PomdpCase]:
+        """All of them."""
+        return [case for group in self.groups() for case in group]
+
+
+DEREX = "derex"  # the one method that is run in several forms
+BASELINE = "vmpo"  # what overheads are relative to
+FORMS = ("histories", "states", "belief")
+HIDDEN_FORMS = ("histories", "belief")  # where one observation is not the state
+
+
+@dataclass(frozen=True)
+class ExplorationCase:
+    """One run of all seeds: an environment and a method."""
+
+    env: str
+    method: str
+    form: str = ""
+    """which of the method's forms, where the study compares several"""
+
+    @property
+    def name(self) -> str:
+        """For folders."""
+        return "-".join(re.sub(r"[^\w.-]+", "-", part) for part in (self.env, self.method, self.form) if part)
+
+    @property
+    def label(self) -> str:
+        """The method, for people."""
+        return f"{self.method}, {self.form}" if self.form else self.method
+
+
+@dataclass(frozen=True)
+class ExplorationStudy:
+    """The methods on exploration environments: success against steps, with intervals over seeds.
+
+    Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent, but
+    for the learning rate of `derex` on the agent's belief.
+    """
+
+    out: Path = Path("results/exploration")
+    """folder for runs, pictures, metrics.json and report.html; after an interruption finished runs are kept"""
+    quick: bool = False
+    """a short look: one small environment, three methods, two seeds; it shows what is written more than who is best"""
+    envs: tuple[str, ...] = either(
+        ("rooms-chain-8", "rooms-chain-8-hidden", "deep-sea-20", "key-rooms-3"), quick=("rooms-chain-3",)
+    )
+    """environments, as for derex train"""
+    methods: tuple[str, ...] = either(
+        ("vmpo", "laplacian", "rnd", "derex-rep", "derex"), quick=("vmpo", "rnd", "derex")
+    )
+    """methods, as for derex train; overheads are relative to vmpo"""
+    forms: tuple[str, ...] = either(FORMS, quick=("states",))
+    """forms of derex; where the state is hidden those of them without states, or histories if none are left"""
+    seeds: int = either(5, quick=2)
+    """seeds of each case, side by side"""
+    steps: int | float = either(3_000_000, quick=400_000)
+    """environment steps of each seed"""
+    streams: int = either(1024, quick=64)
+    """environments side by side, for each seed"""
+    width: int = 64
+    """units of every layer, of the agent and of what a representation has for itself"""
+    k: int = either(64, quick=16)
+    """features of a representation"""
+
+    name: ClassVar[str] = "exploration"
+
+    def cases(self) -> list[ExplorationCase]:
+        """The grid: for each environment the methods, `derex` in the forms that make sense there."""
+        return [
+            ExplorationCase(env, method, form)
+            for env in self.envs
+            for method in self.methods
+            for form in (self._forms_on(env) if method == DEREX else ("",))
+        ]
+
+    def _forms_on(self, env: str) -> tuple[str, ...]:
+        sensible = HIDDEN_FORMS if is_hidden(env) else FORMS
+        return tuple(form for form in self.forms if form in sensible) or sensible[:1]
+
+
+def is_hidden(env: str) -> bool:
+    """Whether an observation of the environment tells less than its state."""
+    return env.endswith("-hidden") or env.startswith("recall-")
