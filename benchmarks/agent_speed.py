@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         agent = exploration_agent(options.env, method, form, width=options.width)
         representation = exploration_form(options.env, method, form, width=options.width).build()
         training = Training(streams, representation, replace(agent, core=core))
-        return runner(training.begin_seeds((0,)), training.advance, options.iterations)
+        return runner(training.init_seeds((0,)), training.advance, options.iterations)
 
     chosen = [name for name in ROWS if any(word in name for word in options.rows)]
     with ThreadPoolExecutor() as pool:  # compilation is most of the wait, and each is by itself

@@ -27,7 +27,7 @@ from derex.estimators.fitting import cosine_rates, initial_state, train_chunk
 from derex.estimators.streams import StreamData
 from derex.estimators.trajectories import check_trajectories, describe
 from derex.networks import recurrent
-from derex.networks.histories import BoundedTests, future_of
+from derex.networks.histories import BoundedTests, make_future
 
 UPDATES = 20  # of one timed chunk
 
@@ -107,7 +107,7 @@ def step_seconds(
     X = check_trajectories(X)
     model = HistoryDeRex(64, width=options.width, tests=options.tests, batch_size=options.batch)
     objective = make_objective("derex", 64, "grow")
-    future: Any = UnfoldedTests(options.tests) if unfolded else future_of(options.tests, tied=False)
+    future: Any = UnfoldedTests(options.tests) if unfolded else make_future(options.tests, tied=False)
     data = StreamData(X, np.arange(streams, dtype=np.int32), future, options.batch, 0)
     module: Any = recurrent  # its parts are exchanged for a while
     before = module.scan, module.unroll

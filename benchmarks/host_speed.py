@@ -230,7 +230,7 @@ def acting(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Cal
     """The policy acts, and nobody learns from it."""
     config = train_config(options)
     trained = make_training(config)
-    state = trained.begin_seeds(config.all_seeds)
+    state = trained.init_seeds(config.all_seeds)
     keys = [(1, b) for b in range(options.streams)]
     pool = open_streams(task, keys, group_sizes(options.streams), PoolOptions(options.workers))
     stack.callback(pool.close)
@@ -255,7 +255,7 @@ def training(options: argparse.Namespace, stack: ExitStack) -> Callable[[], floa
     loop = make_loop(trained, config, lambda event, **details: print(event, details))
     stack.callback(loop.close)
     mesh = data_mesh()
-    held = [placed(trained, trained.begin_seeds(config.all_seeds), mesh)]
+    held = [placed(trained, trained.init_seeds(config.all_seeds), mesh)]
 
     def advance(iterations: int) -> None:
         held[0] = placed(trained, loop.advance(held[0], iterations, False, True), mesh)

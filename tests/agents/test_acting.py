@@ -14,7 +14,7 @@ from jax import Array
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
-from derex.agents.policy import Policy, policy_for
+from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, begin, unroll
 from derex.envs.wrappers import Statistics, make_streams
 from derex.networks.encoders import InputSpec
@@ -78,7 +78,7 @@ CASES = {
 @pytest.fixture(params=CASES, scope="module")
 def acted(request: pytest.FixtureRequest) -> Acted:
     core, action = CASES[request.param]
-    streams, policy = make_streams(Episodes(action), STREAMS), policy_for(action)
+    streams, policy = make_streams(Episodes(action), STREAMS), make_policy(action)
     parts = parts_of(streams.spec.observation)
     network = AgentNetwork(parts, policy.width, policy.size, 1, core, W, key=jax.random.key(0))
     actor = unstaggered(begin(network, policy, streams, jax.random.key(1)), streams)
@@ -200,7 +200,7 @@ def test_every_episode_begins_with_nothing_remembered(acted: Acted) -> None:
 def test_only_a_core_without_memory_is_memoryless() -> None:
     """Another past: another value with an LSTM, the same without; the present matters to both."""
     streams = make_streams(Episodes(Discrete(3)), STREAMS)
-    policy = policy_for(Discrete(3))
+    policy = make_policy(Discrete(3))
     rng = np.random.default_rng(0)
     for core, remembers in (("lstm", True), ("feed-forward", False)):
         parts = parts_of(streams.spec.observation)
@@ -242,5 +242,5 @@ def test_a_core_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is known by its name as soon as it is in the table."""
     monkeypatch.setitem(CORES, "mine", FeedForward)
     config = AgentConfig(core="mine", width=W)
-    network = make_network(config, (InputSpec((4,)),), policy_for(Discrete(3)), key=jax.random.key(0))
+    network = make_network(config, (InputSpec((4,)),), make_policy(Discrete(3)), key=jax.random.key(0))
     assert isinstance(network.core, FeedForward)

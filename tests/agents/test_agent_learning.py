@@ -15,12 +15,12 @@ from derex.agents.policy import Categorical
 from derex.agents.rollout import Rollout
 from derex.agents.update import (
     SMALLEST_DEVIATION,
-    Judged,
+    AdvantageBatch,
     Learner,
     RewardStreams,
     agent_loss,
-    begin_learning,
-    judge,
+    compute_advantages,
+    init_learner,
     learn,
     reward_streams,
 )
@@ -89,7 +89,7 @@ def network(values: int = 1) -> AgentNetwork:
 
 
 def learner(config: AgentConfig = CONFIG, joint: Any = None) -> Learner:
-    return begin_learning(config, POLICY, network(2 if config.two_values else 1), joint)
+    return init_learner(config, POLICY, network(2 if config.two_values else 1), joint)
 
 
 # ------------------------------------------------------------------------------- the reward
@@ -191,12 +191,12 @@ def test_advantages_of_two_streams_of_reward_by_brute_force(normalised: bool) ->
     rollout = random_rollout(1, values=2)
     streams = two_streams(rollout)
     config = AgentConfig(gae_lambda=0.8, normalise_advantages=normalised)
-    judged = judge(config, rollout, streams)
+    advantages_batch = compute_advantages(config, rollout, streams)
     valid, total = np.asarray(rollout.valid), np.zeros((B, T))
     for v, (gamma, weight) in enumerate(((0.9, 1.0), (0.6, 0.3))):
         advantages = brute_force(rollout, streams.rewards[..., v], rollout.value[..., v], gamma, 0.8)
         np.testing.assert_allclose(
-            np.asarray(judged.targets)[..., v][valid],
+            np.asarray(advantages_batch.targets)[..., v][valid],
             (advantages + rollout.value[:, :-1, v])[valid],
             rtol=1e-4,
             atol=1e-5,
@@ -206,14 +206,18 @@ def test_advantages_of_two_streams_of_reward_by_brute_force(normalised: bool) ->
                 advantages[valid].std(), SMALLEST_DEVIATION
             )
         total = total + weight * advantages
-    np.testing.assert_allclose(np.asarray(judged.advantages)[valid], total[valid], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(advantages_batch.advantages)[valid], total[valid], rtol=1e-3, atol=1e-4
+    )
 
 
 def test_advantages_that_hardly_vary_stay_small() -> None:
     rollout = random_rollout(1)._replace(value=jnp.zeros((B, T + 1, 1)))
     rewards = jnp.full((B, T, 1), 0.1 * SMALLEST_DEVIATION) * jnp.arange(T)[None, :, None] / T
-    judged = judge(AgentConfig(), rollout, RewardStreams(rewards, jnp.ones(1), jnp.asarray([0.9])))
-    advantages = np.asarray(judged.advantages)[np.asarray(rollout.valid)]
+    advantages_batch = compute_advantages(
+        AgentConfig(), rollout, RewardStreams(rewards, jnp.ones(1), jnp.asarray([0.9]))
+    )
+    advantages = np.asarray(advantages_batch.advantages)[np.asarray(rollout.valid)]
     assert abs(advantages.mean()) < 1e-5
     assert np.max(np.abs(advantages)) < 0.5
 
@@ -238,7 +242,7 @@ def test_what_a_reset_gives_flows_into_no_advantage() -> None:
     other = rollout._replace(discount=perturbed(rollout.discount, invalid), last=rollout.last | invalid)
     changed = streams._replace(rewards=perturbed(streams.rewards, invalid))
     valid = np.asarray(rollout.valid)
-    wanted, found = judge(CONFIG, rollout, streams), judge(CONFIG, other, changed)
+    wanted, found = compute_advantages(CONFIG, rollout, streams), compute_advantages(CONFIG, other, changed)
     np.testing.assert_allclose(found.advantages[valid], wanted.advantages[valid], rtol=1e-5)
     np.testing.assert_allclose(found.targets[valid], wanted.targets[valid], rtol=1e-5)
 
@@ -246,48 +250,48 @@ def test_what_a_reset_gives_flows_into_no_advantage() -> None:
 # ------------------------------------------------------------------------------- the loss
 
 
-def random_judged(rollout: Rollout, values: int = 1) -> Judged:
+def random_judged(rollout: Rollout, values: int = 1) -> AdvantageBatch:
     rng = np.random.default_rng(3)
     advantages, targets = rng.normal(size=(B, T)), rng.normal(size=(B, T, values))
-    return Judged(rollout, jnp.asarray(advantages, jnp.float32), jnp.asarray(targets, jnp.float32))
+    return AdvantageBatch(rollout, jnp.asarray(advantages, jnp.float32), jnp.asarray(targets, jnp.float32))
 
 
 def test_transitions_out_of_last_steps_influence_nothing() -> None:
     """Neither the loss nor a gradient nor a number to watch."""
     rollout = random_rollout(4)
-    judged, invalid = random_judged(rollout), ~rollout.valid
+    advantages_batch, invalid = random_judged(rollout), ~rollout.valid
     assert np.any(invalid)
     changed = {name: perturbed(getattr(rollout, name), invalid) for name in ("action", "policy", "reward")}
-    other = Judged(
+    other = AdvantageBatch(
         rollout._replace(**changed),
-        perturbed(judged.advantages, invalid),
-        perturbed(judged.targets, invalid),
+        perturbed(advantages_batch.advantages, invalid),
+        perturbed(advantages_batch.targets, invalid),
     )
 
     @jax.jit
-    def differentiate(trained: Any, judged: Judged) -> Any:
+    def differentiate(trained: Any, advantages_batch: AdvantageBatch) -> Any:
         def loss(trained: Any) -> Any:
-            return agent_loss(CONFIG, POLICY, NOTHING, trained, judged, jax.random.key(0))
+            return agent_loss(CONFIG, POLICY, NOTHING, trained, advantages_batch, jax.random.key(0))
 
         return jax.value_and_grad(loss, has_aux=True)(trained)
 
     trained = learner().trained
-    wanted, found = differentiate(trained, judged), differentiate(trained, other)
+    wanted, found = differentiate(trained, advantages_batch), differentiate(trained, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found, wanted)
-    within = other._replace(advantages=perturbed(judged.advantages, rollout.valid))
+    within = other._replace(advantages=perturbed(advantages_batch.advantages, rollout.valid))
     assert differentiate(trained, within)[0][0] != wanted[0][0]
 
 
 def test_a_part_of_an_unroll_in_which_nothing_counts_teaches_nothing() -> None:
     """One transition, and it is a reset: no loss, and no gradient that is not a number."""
     rollout = random_rollout(4)._replace(valid=jnp.zeros((B, T), bool))
-    judged = random_judged(rollout)
+    advantages_batch = random_judged(rollout)
 
     @jax.jit
     def gradient(trained: Any) -> Any:
-        return jax.grad(lambda t: agent_loss(CONFIG, POLICY, NOTHING, t, judged, jax.random.key(0))[0])(
-            trained
-        )
+        return jax.grad(
+            lambda t: agent_loss(CONFIG, POLICY, NOTHING, t, advantages_batch, jax.random.key(0))[0]
+        )(trained)
 
     assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradient(learner().trained)))
 
@@ -295,11 +299,11 @@ def test_a_part_of_an_unroll_in_which_nothing_counts_teaches_nothing() -> None:
 def test_the_entropy_of_what_counts_is_rewarded_by_its_weight() -> None:
     """The loss is that of V-MPO less w_H times the mean entropy, worked out from the policy's logits."""
     rollout = random_rollout(4)
-    judged, trained = random_judged(rollout), learner().trained
+    advantages_batch, trained = random_judged(rollout), learner().trained
 
     def loss(entropy_weight: float) -> float:
         config = replace(CONFIG, entropy_weight=entropy_weight)
-        return float(agent_loss(config, POLICY, NOTHING, trained, judged, jax.random.key(0))[0])
+        return float(agent_loss(config, POLICY, NOTHING, trained, advantages_batch, jax.random.key(0))[0])
 
     logits = trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
     p = np.asarray(jax.nn.softmax(logits, axis=-1), np.float64)
@@ -336,9 +340,11 @@ def learnt() -> tuple[Learner, Learner, RepresentationState, dict[str, Array]]:
     joint = {"moves": jnp.ones(2), "stays": Fixed(jnp.full(2, 3.0))}
     before = learner(config, joint)
     state = RepresentationState(joint, None, jnp.zeros(B, jnp.int32), None)
-    judged = random_judged(with_numbers())
+    advantages_batch = random_judged(with_numbers())
     step = jax.jit(
-        lambda before, state: learn(config, POLICY, watching(), before, state, judged, jax.random.key(1))
+        lambda before, state: learn(
+            config, POLICY, watching(), before, state, advantages_batch, jax.random.key(1)
+        )
     )
     after, state, numbers = step(before, state)
     return before, after, state, numbers
@@ -376,14 +382,14 @@ def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
     seen = network()(rollout.trajectories, rollout.memory)
     rollout = rollout._replace(policy=seen.policy[:, :-1])
     advantages = jnp.where(rollout.action == 2, 1.0, -1.0)
-    judged = Judged(rollout, advantages, jnp.zeros((B, T, 1)))
+    advantages_batch = AdvantageBatch(rollout, advantages, jnp.zeros((B, T, 1)))
     shares, nothing = {}, RepresentationState(None, None, None, None)
     for bound in (1e-3, 1e-1):
         config = AgentConfig(
             width=W, epochs=40, minibatches=1, learning_rate=3e-3, epsilon_kl=bound, dual_rate=0.3
         )
         after, _, _ = jax.jit(
-            lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), nothing, judged, key)
+            lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), nothing, advantages_batch, key)
         )(jax.random.key(0))
         policy = after.trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
         shares[bound] = float(jnp.mean(jax.nn.softmax(policy)[..., 2], where=rollout.valid))

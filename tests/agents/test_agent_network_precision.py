@@ -10,13 +10,13 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
-from derex.agents.policy import policy_for
+from derex.agents.policy import make_policy
 from derex.agents.rollout import begin, unroll
 from derex.envs.diagnostic import Recall
 from derex.envs.wrappers import PreviousReward, make_streams
 from derex.networks.layers import lowered, product
 from derex.networks.recurrent import LSTM
-from derex.representations import find_form
+from derex.representations import find_representation
 from derex.training.learner import Training
 from derex.types import Amount, Symbols, Trajectories, Words
 
@@ -97,7 +97,7 @@ def test_products_are_rounded_in_what_they_take_only():
 
 
 def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
-    streams, policy = make_streams(PreviousReward(Recall(1)), 8), policy_for(Recall(1).spec.action)
+    streams, policy = make_streams(PreviousReward(Recall(1)), 8), make_policy(Recall(1).spec.action)
     config = AgentConfig(width=W, compute="bfloat16")
     network = make_network(config, parts_of(streams.spec.observation), policy, key=jax.random.key(0))
     assert network.compute == "bfloat16"
@@ -114,8 +114,8 @@ def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
 
 def test_training_in_half_precision_stays_finite_and_keeps_its_parameters_single():
     config = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2, compute="bfloat16")
-    training = Training(make_streams(Recall(1), 4), find_form("vmpo").build(), config)
-    before = training.begin_seeds((0,))
+    training = Training(make_streams(Recall(1), 4), find_representation("vmpo").build(), config)
+    before = training.init_seeds((0,))
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), before)
     network = jax.tree.map(np.asarray, eqx.filter(before.learner.trained.network, eqx.is_array))
     after = training.advance(before, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, policy_for
+from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, make_policy
 from derex.types import NO_ACTION, Box, Discrete, MultiDiscrete
 
 CATEGORICAL, MULTI, GAUSSIAN = Categorical(4), MultiCategorical((2, 3)), Gaussian(2, -1.0, 3.0)
@@ -244,9 +244,9 @@ def test_an_encoded_vector_is_what_the_environment_does_with_it():
 
 
 def test_policy_for():
-    assert policy_for(Discrete(5)) == Categorical(5)
-    assert policy_for(MultiDiscrete((2, 3))) == MultiCategorical((2, 3))
-    assert policy_for(Box(2, -0.5, 4.0)) == Gaussian(2, -0.5, 4.0)
+    assert make_policy(Discrete(5)) == Categorical(5)
+    assert make_policy(MultiDiscrete((2, 3))) == MultiCategorical((2, 3))
+    assert make_policy(Box(2, -0.5, 4.0)) == Gaussian(2, -0.5, 4.0)
 
 
 @pytest.mark.parametrize(

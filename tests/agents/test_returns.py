@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.vmpo import generalised_advantages
+from derex.agents.vmpo import generalised_advantage_estimation
 
 GAMMA = 0.9
 
@@ -56,7 +56,7 @@ def float64():
 
 def advantages(reward, discount, last, value, lambda_, gamma=GAMMA):
     arrays = (jnp.asarray(x) for x in (reward, discount, last, value))
-    return jax.jit(generalised_advantages)(*arrays, gamma, lambda_)
+    return jax.jit(generalised_advantage_estimation)(*arrays, gamma, lambda_)
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
@@ -110,7 +110,7 @@ def test_streams_are_rows_and_two_rewards_are_a_vmap():
     for row in range(len(STREAMS)):
         alone, _ = advantages(reward[row], discount[row], last[row], value[row], 0.95)
         np.testing.assert_allclose(A[row], alone)
-    both = jax.vmap(generalised_advantages, in_axes=(0, None, None, 0, 0, None))
+    both = jax.vmap(generalised_advantage_estimation, in_axes=(0, None, None, 0, 0, None))
     rewards, values = jnp.stack([reward, 2 * reward]), jnp.stack([value, -value])
     gammas = jnp.array([GAMMA, 0.5])
     stacked, _ = both(rewards, jnp.asarray(discount), jnp.asarray(last), values, gammas, 0.95)

@@ -19,26 +19,26 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, parts_of
 from derex.agents.policy import Categorical
 from derex.agents.rollout import Rollout
-from derex.agents.update import begin_learning, reward_streams
+from derex.agents.update import init_learner, reward_streams
 from derex.decomposition.statistics import Half
 from derex.representations import (
     METHODS,
     BonusUse,
-    Form,
     Representation,
+    RepresentationConfig,
     RepresentationState,
     Sizes,
     View,
-    find_form,
+    find_representation,
 )
 from derex.representations import optimised as own
 from derex.representations.base import no_auxiliary, track_nothing
-from derex.representations.belief import BeliefForm
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.optimised import OwnTraining
-from derex.representations.rnd import RndForm
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.rnd import RndConfig
+from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 
 B, S, W, K, A, LONGEST = 6, 9, 8, 4, 3, 3
@@ -80,7 +80,7 @@ def small(form: Any) -> Any:
         "k": K,
         "width": W,
         "tests": LONGEST,
-        "training": OwnTraining(steps=2, streams=4, learning_rate=1e-2),
+        "training": OptimisedTraining(steps=2, streams=4, learning_rate=1e-2),
     }
     names = {option.name for option in fields(form)}
     changed = {name: value for name, value in options.items() if name in names}
@@ -104,19 +104,19 @@ FORMS: dict[str, Any] = {
         for m, forms in METHODS.items()
         for name, form in forms.items()
     },
-    "belief, no projection": replace(small(BeliefForm()), decomposition=of_k(W), projection=False),
-    "belief, nested": small(BeliefForm(of_k(K, "nested"))),
-    "belief, to the end": replace(small(BeliefForm()), tests="to-end"),
-    "histories, nested": small(HistoriesForm(of_k(K, "nested"))),
-    "histories, to the end": replace(small(HistoriesForm()), tests="to-end"),
-    "histories, actions in tests": replace(small(HistoriesForm()), test_actions=True),
-    "histories, laplacian": small(HistoriesForm(of_k(K, "laplacian"))),
-    "states, nested": small(StatesForm(of_k(K, "nested"))),
-    "belief, new in its episode": episodic(BeliefForm()),
-    "histories, new in its episode": episodic(HistoriesForm()),
-    "states, new in its episode": episodic(StatesForm()),
-    "states, laplacian": small(StatesForm(of_k(K, "laplacian"))),
-    "rnd, as it comes": replace(small(RndForm()), normalise=False),
+    "belief, no projection": replace(small(BeliefConfig()), decomposition=of_k(W), projection=False),
+    "belief, nested": small(BeliefConfig(of_k(K, "nested"))),
+    "belief, to the end": replace(small(BeliefConfig()), tests="to-end"),
+    "histories, nested": small(HistoriesConfig(of_k(K, "nested"))),
+    "histories, to the end": replace(small(HistoriesConfig()), tests="to-end"),
+    "histories, actions in tests": replace(small(HistoriesConfig()), test_actions=True),
+    "histories, laplacian": small(HistoriesConfig(of_k(K, "laplacian"))),
+    "states, nested": small(StatesConfig(of_k(K, "nested"))),
+    "belief, new in its episode": episodic(BeliefConfig()),
+    "histories, new in its episode": episodic(HistoriesConfig()),
+    "states, new in its episode": episodic(StatesConfig()),
+    "states, laplacian": small(StatesConfig(of_k(K, "laplacian"))),
+    "rnd, as it comes": replace(small(RndConfig()), normalise=False),
     "a user's own": Hashing(),
 }
 MAIN = {name for name in FORMS if "," not in name} - {
@@ -130,7 +130,7 @@ def often(names: Iterable[str]) -> list[Any]:
 
 
 DECOMPOSED = [name for name, form in FORMS.items() if hasattr(form, "decomposition")]
-JOINT = [name for name, form in FORMS.items() if isinstance(form, BeliefForm)]
+JOINT = [name for name, form in FORMS.items() if isinstance(form, BeliefConfig)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -261,7 +261,7 @@ def differs(a: Any, b: Any) -> bool:
 
 def test_a_form_is_plain_data(method: Built) -> None:
     again = replace(method.form)
-    assert isinstance(again, Form)
+    assert isinstance(again, RepresentationConfig)
     assert again == method.form
     assert hash(again) == hash(method.form)
 
@@ -279,7 +279,7 @@ def test_the_record_begins_with_the_declared_state(method: Built) -> None:
 
 
 def test_a_users_class_is_found_by_its_path() -> None:
-    found = find_form(f"{__name__}:Hashing")
+    found = find_representation(f"{__name__}:Hashing")
     assert found == Hashing()
     assert found.build().use == BonusUse(0.5)
 
@@ -436,7 +436,7 @@ def test_without_weight_a_bonus_never_changes_the_reward(method: Built) -> None:
         ~trajectories.first[:, 1:],
         None,
     )
-    learner = begin_learning(AgentConfig(), Categorical(A), network(), None)
+    learner = init_learner(AgentConfig(), Categorical(A), network(), None)
     for two_values in (False, True):
         config = AgentConfig(two_values=two_values)
         _, with_bonus = reward_streams(config, learner, rollout, bonus, use)
@@ -510,7 +510,7 @@ def test_a_history_too_close_to_its_end_counts_nowhere(name: str) -> None:
 @pytest.mark.parametrize("name", often(JOINT))
 def test_the_loss_is_that_of_pairs_collected_one_by_one(name: str) -> None:
     """Every history with its future, step by step in plain loops, on unrolls with episodes of all lengths."""
-    form: BeliefForm = FORMS[name]
+    form: BeliefConfig = FORMS[name]
     method = built(name, form)
     joint = method.init(jax.random.key(0)).joint
     trajectories, key = steps(3), jax.random.key(4)
@@ -611,7 +611,7 @@ def test_an_unroll_in_two_pieces_is_the_unroll_in_one(
 
 def test_histories_remember_across_unrolls() -> None:
     """The control to the test before: with another history behind it, the same piece has another bonus."""
-    moving = built("histories", small(HistoriesForm()))
+    moving = built("histories", small(HistoriesConfig()))
     state, _ = moving.observe(moving.init(jax.random.key(1)), view_of(steps(10)), jax.random.key(2))
     method, bonuses = built("histories", frozen(moving.form)), []
     for seed in (11, 12):

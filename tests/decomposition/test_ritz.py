@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.bonus import RIDGE, bonus, ritz_bonus, spanned_sigma, whitened
+from derex.decomposition.bonus import RIDGE, bonus, ritz_bonus, whitened, whitened_sigma
 
 N, K = 12, 4
 
@@ -53,7 +53,7 @@ def test_singular_values_within_the_span(seed):
     world, (A, B) = World(seed), mixtures(seed + 20)
     f, g = world.f @ A, world.g @ B
     C_f, C_g, sigma = map(jnp.asarray, world.correlations(f, g))
-    between = spanned_sigma(C_f, C_g, sigma, ridge=0.0)
+    between = whitened_sigma(C_f, C_g, sigma, ridge=0.0)
     np.testing.assert_allclose(np.linalg.svd(between, compute_uv=False), world.sigma, rtol=1e-6)
 
 

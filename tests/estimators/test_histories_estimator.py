@@ -15,7 +15,7 @@ from derex.estimators import histories
 from derex.estimators import history_fitting as fitting
 from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.trajectories import check_trajectories, streams_with
-from derex.networks.histories import future_of, steps_left
+from derex.networks.histories import make_future, steps_left
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -202,7 +202,7 @@ def counted_pairs(model, X, tests=TESTS):
     """f and g of the pairs that a fit with seed 0 measures, before they are standardised."""
     X = check_trajectories(X)
     tied = model._state.networks.reverse is None
-    future = future_of(tests, tied)
+    future = make_future(tests, tied)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     data = StreamData(X, streams_with(left_of(X) >= future.needs), future, B, seed)
     return counted_rows(data.source, data.sample(len(X.first)), model._state.networks)
@@ -254,7 +254,7 @@ def test_the_same_seed_gives_the_same_result(fitted):
     np.testing.assert_array_equal(again.transform(X), fitted["numbers"].transform(X))
     np.testing.assert_array_equal(again.sigma_, fitted["numbers"].sigma_)
     assert not np.allclose(other.transform(X), again.transform(X), atol=1e-2)
-    np.testing.assert_array_equal(again.fit(X).sigma_, fitted["numbers"].sigma_)  # afresh
+    np.testing.assert_array_equal(again.fit(X).sigma_, fitted["numbers"].sigma_)  # reset_metrics
     assert again.n_iter_ == 6
 
 

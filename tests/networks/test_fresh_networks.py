@@ -7,7 +7,7 @@ import pytest
 
 from derex.networks.encoders import InputSpec
 from derex.networks.histories import FRESH_ACTION_SCALE, Embedding, fresh_embedding
-from derex.networks.inputs import UnitScale, encoder_of
+from derex.networks.inputs import UnitScale, make_encoder
 from derex.networks.recurrent import LSTM, make_core
 
 SIZE, WIDTH = 50, 32
@@ -15,7 +15,7 @@ ONE_HOT = (InputSpec((SIZE,)),)
 
 
 def test_encoded_observations_have_unit_scale():
-    encoder = UnitScale(encoder_of(list(ONE_HOT), WIDTH, key=jax.random.key(0)))
+    encoder = UnitScale(make_encoder(list(ONE_HOT), WIDTH, key=jax.random.key(0)))
     for row in (jnp.eye(SIZE)[3], 1000.0 * jnp.eye(SIZE)[3]):
         assert np.mean(np.square(encoder(row))) == pytest.approx(1.0, rel=1e-3)
     assert np.all(np.isfinite(encoder(jnp.zeros(SIZE))))
@@ -31,7 +31,7 @@ def test_a_fresh_embedding_hears_observations_as_well_as_actions():
     fresh = fresh_embedding(ONE_HOT, 4, WIDTH, key=jax.random.key(1))
     assert np.std(fresh.from_action) == pytest.approx(FRESH_ACTION_SCALE, rel=0.3)
     assert heard(fresh) > 0.5
-    encoder = encoder_of(list(ONE_HOT), WIDTH, key=jax.random.key(1))
+    encoder = make_encoder(list(ONE_HOT), WIDTH, key=jax.random.key(1))
     assert heard(Embedding(encoder, WIDTH, 4, WIDTH, key=jax.random.key(1))) < 0.1
 
 

@@ -19,7 +19,7 @@ from derex.networks.histories import (
     HistoryNetworks,
     NextHistory,
     TestsToEnd,
-    future_of,
+    make_future,
     read_backwards,
     steps_left,
 )
@@ -192,10 +192,10 @@ def test_a_future_is_a_hashable_value(future):
 @pytest.mark.parametrize("tests", [0, -3, "foo"])
 def test_tests_that_are_none_are_refused(tests: int | str) -> None:
     with pytest.raises(ValueError, match='at least 1, or "to-end"; got'):
-        future_of(tests, tied=False)
+        make_future(tests, tied=False)
 
 
 def test_a_tied_objective_has_no_tests() -> None:
-    assert future_of(8, tied=True) == NextHistory()
-    assert future_of("to-end", tied=False) == TestsToEnd()
-    assert future_of(8, tied=False) == BoundedTests(8)
+    assert make_future(8, tied=True) == NextHistory()
+    assert make_future("to-end", tied=False) == TestsToEnd()
+    assert make_future(8, tied=False) == BoundedTests(8)

@@ -8,7 +8,7 @@ import pytest
 
 from derex.networks.encoders import InputSpec
 from derex.networks.images import Conv
-from derex.networks.inputs import Ids, Parts, Vector, encoder_of, kind_of
+from derex.networks.inputs import Ids, Parts, Vector, kind_of, make_encoder
 from derex.networks.layers import trainable
 
 SIZE, N = 5, 12
@@ -39,7 +39,7 @@ def encode(encoder, observation):
 
 @pytest.fixture(scope="module")
 def built():
-    return encoder_of(SPECS, SIZE, key=jax.random.key(0))
+    return make_encoder(SPECS, SIZE, key=jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_each_part_has_the_encoder_of_its_kind(built):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_each_part_gives_as_many_numbers(count):
-    encoder = encoder_of(SPECS[:count], SIZE, key=jax.random.key(0))
+    encoder = make_encoder(SPECS[:count], SIZE, key=jax.random.key(0))
     example = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in SPECS[:count]]
     out = eqx.filter_eval_shape(encoder, example)
     assert (out.shape, out.dtype) == ((count * SIZE,), jnp.float32)
@@ -126,13 +126,13 @@ def test_every_part_learns(prepared):
 
 
 def test_like_parts_do_not_share_weights():
-    encoder = encoder_of([SPECS[2]] * 2, SIZE, key=jax.random.key(0))
+    encoder = make_encoder([SPECS[2]] * 2, SIZE, key=jax.random.key(0))
     first, second = encoder(tuple(jnp.ones((2, 3)))).reshape(2, SIZE)
     assert not np.any(first == second)
 
 
 def test_building_is_deterministic(built):
-    again, other = (encoder_of(SPECS, SIZE, key=jax.random.key(seed)) for seed in (0, 1))
+    again, other = (make_encoder(SPECS, SIZE, key=jax.random.key(seed)) for seed in (0, 1))
     np.testing.assert_array_equal(encode(again, row(0)), encode(built, row(0)))
     assert not np.any(encode(other, row(0)) == encode(built, row(0)))
 
@@ -167,7 +167,7 @@ def test_numbers_of_any_shape_and_unit(shape):
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
 def test_whole_numbers_are_read_by_their_values(dtype):
     rows = np.random.default_rng(0).integers(0, 200, (N, 3))
-    encoder = encoder_of([InputSpec((3,), 0, "vectors", np.dtype(dtype).name)], SIZE, key=jax.random.key(0))
+    encoder = make_encoder([InputSpec((3,), 0, "vectors", np.dtype(dtype).name)], SIZE, key=jax.random.key(0))
     out = jax.vmap(encoder.prepared(rows.astype(dtype)))(jnp.asarray(rows.astype(dtype)))
     wanted = jax.vmap(encoder.prepared(rows.astype(np.float64)))(jnp.asarray(rows, jnp.float32))
     np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-6)

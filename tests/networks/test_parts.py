@@ -14,7 +14,7 @@ from derex.networks.inputs import (
     ByteNumbers,
     Bytes,
     Vector,
-    encoder_of,
+    make_encoder,
     part_kind,
     parts_of,
     signed_hyperbolic,
@@ -53,7 +53,7 @@ def test_every_kind_of_part(leaf, part, kind, encoder):
     parts = parts_of({"it": leaf})
     assert parts == (part,)
     assert part_kind(parts[0]) == kind
-    built = encoder_of(parts, SIZE, key=jax.random.key(0))
+    built = make_encoder(parts, SIZE, key=jax.random.key(0))
     assert isinstance(built.encoders[0], encoder)
     example = of(leaf.shape, leaf.dtype)
     out = eqx.filter_eval_shape(built, (example,))

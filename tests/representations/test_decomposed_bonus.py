@@ -12,11 +12,11 @@ from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations import RepresentationState, Sizes, View
-from derex.representations.belief import BeliefForm
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.optimised import OwnTraining
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 
 ENV = make("rooms-chain-2")
@@ -61,11 +61,11 @@ def test_the_bonus_is_the_norm_of_standardised_features(kind: str, weighted: boo
     decomposition = Decomposition(
         k=K, weighted=weighted, sigma_floor=0.1, limit=1.5, ritz=False, statistics_decay=0.8
     )
-    own = OwnTraining(steps=2, streams=6, learning_rate=1e-2)
+    own = OptimisedTraining(steps=2, streams=6, learning_rate=1e-2)
     forms: dict[str, Any] = {
-        "states": StatesForm(decomposition, training=own, width=8),
-        "histories": HistoriesForm(decomposition, training=own, width=8, tests=2),
-        "belief": BeliefForm(decomposition, tests=2),
+        "states": StatesConfig(decomposition, training=own, width=8),
+        "histories": HistoriesConfig(decomposition, training=own, width=8, tests=2),
+        "belief": BeliefConfig(decomposition, tests=2),
     }
     representation = forms[kind].build()
     streams = 6
@@ -156,8 +156,10 @@ def test_states_of_a_known_world_are_decomposed(
 
     Both are still on their way (the paper's loss has 94 % of the spectrum after 80 unrolls).
     """
-    training = OwnTraining(steps=8, streams=STREAMS, learning_rate=rate)
-    representation = StatesForm(Decomposition(k=K, objective=objective), training=training, width=64).build()
+    training = OptimisedTraining(steps=8, streams=STREAMS, learning_rate=rate)
+    representation = StatesConfig(
+        Decomposition(k=K, objective=objective), training=training, width=64
+    ).build()
     joint = walks.joint()
     exact = decompose(joint, K).singular_values
     state = representation.init(jax.random.key(0), Sizes(PARTS, A, 8, 8, STREAMS))
@@ -193,9 +195,9 @@ def view_of_own(trajectories: Trajectories) -> View:
 def test_histories_of_a_known_world_are_decomposed(walks: Walks) -> None:
     """The walk is a Markov chain and is seen: a history is worth its last state, and a test of one step its next. So
     the spectrum to be found is that of states again; 160 steps find more than half of it, 60 % as measured."""
-    training = OwnTraining(steps=4, streams=STREAMS, learning_rate=1e-3)
+    training = OptimisedTraining(steps=4, streams=STREAMS, learning_rate=1e-3)
     decomposition = Decomposition(k=K)
-    representation = HistoriesForm(decomposition, training=training, width=32, tests=1).build()
+    representation = HistoriesConfig(decomposition, training=training, width=32, tests=1).build()
     exact = np.sum(decompose(walks.joint(), K).singular_values)
     state = representation.init(jax.random.key(0), Sizes(PARTS, A, 8, 8, STREAMS))
     observe = jax.jit(representation.observe)

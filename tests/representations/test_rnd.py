@@ -10,15 +10,15 @@ import pytest
 from derex.agents.network import AgentNetwork, parts_of
 from derex.networks.inputs import flat_numbers, flat_size
 from derex.representations import Sizes, View
-from derex.representations.optimised import OwnTraining
-from derex.representations.rnd import OBSERVATION_CLIP, RndForm
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.rnd import OBSERVATION_CLIP, RndConfig
 from derex.types import Symbols, Trajectories, Words
 
 B, S, W = 4, 6, 8
 SCALES = np.array([1.0, 100.0, 0.01])  # of three numbers, and a fourth that is always the same
 PARTS = parts_of({"a": jax.ShapeDtypeStruct((3,), jnp.float32), "b": jax.ShapeDtypeStruct((1,), jnp.float32)})
 SIZES = Sizes(PARTS, 2, W, W, B)
-FORM = RndForm(k=5, width=W, training=OwnTraining(steps=3, streams=4, learning_rate=1e-2))
+FORM = RndConfig(k=5, width=W, training=OptimisedTraining(steps=3, streams=4, learning_rate=1e-2))
 
 
 def view_of(seed: int) -> View:
@@ -110,7 +110,7 @@ def test_the_predictor_learns_and_the_target_never_changes(observed: list[Any]) 
 
 
 def test_what_is_seen_again_and_again_becomes_familiar() -> None:
-    form = RndForm(k=5, width=W, training=OwnTraining(steps=20, learning_rate=3e-3))
+    form = RndConfig(k=5, width=W, training=OptimisedTraining(steps=20, learning_rate=3e-3))
     representation = form.build()
     state, view, bonuses = representation.init(jax.random.key(0), SIZES), view_of(0), []
     observe = jax.jit(representation.observe)
@@ -121,7 +121,7 @@ def test_what_is_seen_again_and_again_becomes_familiar() -> None:
 
 
 def test_plain_observations_where_asked_for() -> None:
-    representation = RndForm(k=5, width=W, normalise=False).build()
+    representation = RndConfig(k=5, width=W, normalise=False).build()
     state = representation.init(jax.random.key(0), SIZES)
     view = view_of(0)
     _, bonus = representation.observe(state, view, jax.random.key(0))

@@ -10,16 +10,16 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
-from derex.agents.policy import policy_for
+from derex.agents.policy import make_policy
 from derex.agents.rollout import Rollout
-from derex.agents.update import RewardStreams, agent_loss, begin_learning, judge
+from derex.agents.update import RewardStreams, agent_loss, compute_advantages, init_learner
 from derex.envs.host import Pool, Steps
-from derex.representations.base import NoForm
+from derex.representations.base import NoRepresentation
 from derex.training.host_rollout import HostActor, joined
 from derex.types import Discrete, EnvironmentSpec
 
 SPEC = EnvironmentSpec("told", jax.ShapeDtypeStruct((2,), np.float32), Discrete(3), 50)
-POLICY = policy_for(SPEC.action)
+POLICY = make_policy(SPEC.action)
 CONFIG = AgentConfig(width=4, core="lstm", gamma=0.5, gae_lambda=1.0, normalise_advantages=False)
 # Steps of two unrolls of 4 transitions: First, C shown again after a fault, T truncated by the environment itself.
 TOLD = {
@@ -100,7 +100,7 @@ def test_returns_before_a_fault_are_those_of_an_episode_truncated_there(unrolls:
     V = jnp.asarray([10.0, 20.0, 40.0, 80.0, 160.0])
     rollout = unrolls[0]._replace(value=jnp.tile(V[:, None], (N, 1, 1)))
     streams = RewardStreams(rollout.reward[..., None], jnp.ones(1), jnp.asarray([CONFIG.gamma]))
-    judged = judge(CONFIG, rollout, streams)
+    advantages_batch = compute_advantages(CONFIG, rollout, streams)
     within = [2 + (3 + 40 / 2) / 2, 3 + 40 / 2]
     expected = {
         "cut within an unroll": within,
@@ -115,21 +115,23 @@ def test_returns_before_a_fault_are_those_of_an_episode_truncated_there(unrolls:
     }
     for row, name in enumerate(TOLD):
         returns, steps = expected[name], len(expected[name])
-        np.testing.assert_allclose(judged.targets[row, :steps, 0], returns)
-        np.testing.assert_allclose(judged.advantages[row, :steps], np.array(returns) - V[:steps])
+        np.testing.assert_allclose(advantages_batch.targets[row, :steps, 0], returns)
+        np.testing.assert_allclose(advantages_batch.advantages[row, :steps], np.array(returns) - V[:steps])
 
 
 def test_an_action_that_nobody_executed_teaches_nothing(
     unrolls: list[Rollout], network: AgentNetwork
 ) -> None:
     """Nor does the one that is followed by a reset: with others the loss is the same."""
-    rollout, representation = unrolls[0], NoForm().build()
-    trained = begin_learning(CONFIG, POLICY, network, None).trained
+    rollout, representation = unrolls[0], NoRepresentation().build()
+    trained = init_learner(CONFIG, POLICY, network, None).trained
     streams = RewardStreams(rollout.reward[..., None], jnp.ones(1), jnp.asarray([CONFIG.gamma]))
 
     def loss(rollout: Rollout) -> float:
-        judged = judge(CONFIG, rollout, streams)
-        return float(agent_loss(CONFIG, POLICY, representation, trained, judged, jax.random.key(0))[0])
+        advantages_batch = compute_advantages(CONFIG, rollout, streams)
+        return float(
+            agent_loss(CONFIG, POLICY, representation, trained, advantages_batch, jax.random.key(0))[0]
+        )
 
     others = (rollout.action + 1) % 3
     assert loss(rollout._replace(action=jnp.where(rollout.valid, rollout.action, others))) == loss(rollout)

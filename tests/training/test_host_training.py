@@ -107,7 +107,7 @@ def unrolls() -> tuple[list[TrainState], list[Rollout], list[Unrolled], HostTrai
     loop = make_loop(training, config, lambda event, **details: None)
     assert isinstance(loop, HostLoop)
     mesh = data_mesh()
-    state = placed(training, training.begin_seeds(config.all_seeds), mesh)
+    state = placed(training, training.init_seeds(config.all_seeds), mesh)
     states: list[TrainState] = [state]
     rollouts: list[Rollout] = []
     gathered: list[Unrolled] = []

@@ -11,13 +11,13 @@ from derex.agents.rollout import unroll
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations.decomposed import Decomposition
-from derex.representations.optimised import OwnTraining
-from derex.representations.states import StatesForm
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.states import StatesConfig
 from derex.training.learner import Training, TrainState
 
 STREAMS, UNROLL = 8, 5
 AGENT = AgentConfig(width=8, unroll=UNROLL, epochs=2, minibatches=2)
-STATES = StatesForm(Decomposition(k=3), training=OwnTraining(steps=2, streams=4), width=8)
+STATES = StatesConfig(Decomposition(k=3), training=OptimisedTraining(steps=2, streams=4), width=8)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def leaves(state: TrainState) -> list[Any]:
 
 @pytest.mark.slow
 def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
-    together = leaves(training.advance(training.begin_seeds((3, 7)), 3))
+    together = leaves(training.advance(training.init_seeds((3, 7)), 3))
     for place, seed in enumerate((3, 7)):
-        alone = leaves(training.advance(training.begin_seeds((seed,)), 3))
+        alone = leaves(training.advance(training.init_seeds((seed,)), 3))
         for one, other in zip(alone, together, strict=True):
             # Bonuses are divided by the smallest deviations: sums in another order show in their third digit.
             np.testing.assert_allclose(one[0], other[place], rtol=2e-2, atol=2e-3)
@@ -47,7 +47,7 @@ def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
 
 def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: Training) -> None:
     """Two of those that run at the same time on two cores may wait for each other for ever."""
-    text = Training.begin_seeds.lower(training, (0, 1)).as_text()
+    text = Training.init_seeds.lower(training, (0, 1)).as_text()
     factorisations = [line for line in text.splitlines() if "geqrf" in line]
     assert factorisations
     assert not [line for line in factorisations if "tensor<2x8x8x" in line]
@@ -56,7 +56,7 @@ def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: Training
 
 
 def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
-    state = training.advance(training.begin_seeds((0, 1)), 4)
+    state = training.advance(training.init_seeds((0, 1)), 4)
     np.testing.assert_array_equal(state.tally.iterations, [4, 4])
     np.testing.assert_array_equal(state.tally.visits.sum(axis=1), [4 * STREAMS * UNROLL] * 2)
     assert state.tally.visits.shape == (2, training.streams.spec.n_states)
@@ -68,8 +68,8 @@ def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
 
 def test_numbers_add_up_over_iterations(training: Training) -> None:
     """Three looks of one iteration each sum to one look of three."""
-    whole = training.advance(training.begin_seeds((0,)), 3).tally
-    state, sums = training.begin_seeds((0,)), []
+    whole = training.advance(training.init_seeds((0,)), 3).tally
+    state, sums = training.init_seeds((0,)), []
     for _ in range(3):
         state = training.advance(training.clear(state), 1)
         sums.append(jax.device_get(state.tally))
@@ -82,8 +82,8 @@ def test_numbers_add_up_over_iterations(training: Training) -> None:
 
 
 def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training: Training) -> None:
-    before = leaves(training.begin_seeds((0,)))
-    state = training.begin_seeds((0,))
+    before = leaves(training.init_seeds((0,)))
+    state = training.init_seeds((0,))
     after = training.advance(state, 0)
     assert any(leaf.is_deleted() for leaf in jax.tree.leaves(state.learner.trained))  # donated
     for one, other in zip(before, leaves(after), strict=True):
@@ -93,7 +93,7 @@ def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training
 
 def test_one_iteration_taken_apart(training: Training) -> None:
     """Visits and bonuses of each state are those of the unroll that its keys give."""
-    state = jax.tree.map(lambda leaf: leaf[0], training.begin_seeds((5,)))
+    state = jax.tree.map(lambda leaf: leaf[0], training.init_seeds((5,)))
     network = state.learner.trained.network
     _, acting, observing, _ = jax.random.split(state.key, 4)
 

@@ -287,7 +287,7 @@ training = make_training(TrainConfig(env, Path("x"), "vmpo", streams=8, agent=ag
 
 def run(devices):
     mesh = data_mesh(jax.devices()[:devices])
-    state = placed(training, training.begin_seeds((0, 1)), mesh)
+    state = placed(training, training.init_seeds((0, 1)), mesh)
     for _ in range(2):
         state = placed(training, training.advance(state, 1), mesh)
     return state

@@ -22,12 +22,12 @@ from derex.cli import main
 from derex.report.files import DamagedError
 from derex.representations import Representation
 from derex.representations.base import no_auxiliary, track_nothing
-from derex.representations.belief import BeliefForm
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.optimised import OwnTraining
-from derex.representations.rnd import RndForm
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.rnd import RndConfig
+from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, load_config, restore_run, train
 from derex.training import preflight as room
 from derex.training.checkpoints import CheckpointError, write_manifest
@@ -79,22 +79,22 @@ def edit_all(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 WRONG: list[tuple[type, str, Any]] = [
-    (OwnTraining, "streams", 0),
-    *((OwnTraining, name, value) for name in ("steps", "streams") for value in (-1, 10**9)),
-    *((OwnTraining, name, value) for name in ("learning_rate", "clip") for value in (0.0, -1.0, math.nan, math.inf)),
+    (OptimisedTraining, "streams", 0),
+    *((OptimisedTraining, name, value) for name in ("steps", "streams") for value in (-1, 10**9)),
+    *((OptimisedTraining, name, x) for name in ("learning_rate", "clip") for x in (0.0, -1.0, math.nan, math.inf)),
     *((Decomposition, "k", value) for value in (0, -1, 10**9)),
     *((Decomposition, name, value) for name in ("sigma_floor", "episodic") for value in (-1.0, math.nan, math.inf)),
     *((Decomposition, "statistics_decay", value) for value in (-1.0, 2.0, math.nan, math.inf)),
     *((Decomposition, "limit", value) for value in (0.0, -1.0, math.nan)),
-    *((form, "lambda_b", value) for form in (BeliefForm, HistoriesForm, StatesForm, RndForm)
+    *((form, "lambda_b", value) for form in (BeliefConfig, HistoriesConfig, StatesConfig, RndConfig)
       for value in (-1.0, math.nan, math.inf)),
-    *((BeliefForm, "weight", value) for value in (-1.0, math.nan, math.inf)),
-    *((form, "width", value) for form in (HistoriesForm, StatesForm, RndForm) for value in (0, -1, 10**9)),
-    *((RndForm, "k", value) for value in (0, -1)),
+    *((BeliefConfig, "weight", value) for value in (-1.0, math.nan, math.inf)),
+    *((form, "width", value) for form in (HistoriesConfig, StatesConfig, RndConfig) for value in (0, -1, 10**9)),
+    *((RndConfig, "k", value) for value in (0, -1)),
     (Decomposition, "lambda_r", -1.0), (Decomposition, "objective", "svd"),
-    *((form, "tests", value) for form in (BeliefForm, HistoriesForm) for value in (0, "end")),
+    *((form, "tests", value) for form in (BeliefConfig, HistoriesConfig) for value in (0, "end")),
 ]  # fmt: skip
-PLACES = {OwnTraining: "training.", Decomposition: "decomposition."}
+PLACES = {OptimisedTraining: "training.", Decomposition: "decomposition."}
 
 
 @pytest.mark.parametrize(("part", "name", "value"), WRONG)
@@ -125,9 +125,9 @@ def test_a_core_that_there_is_not(tmp_path: Path) -> None:
 
 
 def test_an_infinite_limit_is_written_and_read() -> None:
-    form = StatesForm(Decomposition(limit=math.inf))
+    form = StatesConfig(Decomposition(limit=math.inf))
     plain = json.loads(json.dumps(to_plain(form), allow_nan=False))
-    assert from_plain(StatesForm(), plain) == form
+    assert from_plain(StatesConfig(), plain) == form
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.report.visits import load_visits
 from derex.representations.decomposed import Decomposition
-from derex.representations.optimised import OwnTraining
-from derex.representations.states import StatesForm
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.states import StatesConfig
 from derex.training import (
     Stopped,
     TrainConfig,
@@ -42,7 +42,7 @@ from derex.training.checkpoints import (
 from derex.training.preflight import differences, plan_run
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
-STATES = StatesForm(Decomposition(k=3), training=OwnTraining(steps=2), width=8)
+STATES = StatesConfig(Decomposition(k=3), training=OptimisedTraining(steps=2), width=8)
 STEPS = 32  # of an iteration
 TIMES = ("steps_per_second", "seconds")
 

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from derex.agents.config import AgentConfig
-from derex.representations.methods import find_form
-from derex.representations.optimised import OwnTraining
+from derex.representations.methods import find_representation
+from derex.representations.optimised import OptimisedTraining
 from derex.training import TrainConfig, train
 
 folder, halves, on_gpu, *cases = Path(sys.argv[1]), sys.argv[2] == "halves", sys.argv[3] == "cuda", *sys.argv[4:]
@@ -33,7 +33,7 @@ width, k, streams = (64, 16, 256) if on_gpu else (8, 3, 8)
 update = 4 * streams
 
 def small(form):
-    sizes = {"width": width, "k": k, "tests": 2, "training": OwnTraining(steps=2)}
+    sizes = {"width": width, "k": k, "tests": 2, "training": OptimisedTraining(steps=2)}
     if hasattr(form, "decomposition"):
         form = replace(form, decomposition=replace(form.decomposition, k=k))
     return replace(form, **{name: size for name, size in sizes.items() if hasattr(form, name)})
@@ -42,7 +42,7 @@ def run(case):
     method, form, core = case.split("/")
     agent = AgentConfig(core=core, width=width, unroll=4, epochs=1, minibatches=2)
     config = TrainConfig("rooms-chain-2", folder, method, form, streams=streams, seeds=2, log_every=7 * update,
-                         agent=agent, deterministic=True, representation=small(find_form(method, form)))
+                         agent=agent, deterministic=True, representation=small(find_representation(method, form)))
     name = case.replace("/", "-")
     if halves:
         return train(replace(config, steps=40 * update, out=folder / "half" / name))

@@ -13,7 +13,7 @@ from derex.agents.config import AgentConfig
 from derex.envs.diagnostic import Catch
 from derex.envs.wrappers import make_streams
 from derex.representations import BonusUse, Representation, RepresentationState
-from derex.representations.base import NoForm, no_auxiliary, track_nothing
+from derex.representations.base import NoRepresentation, no_auxiliary, track_nothing
 from derex.training import DivergedError, TrainConfig, Training, read_metrics, restore_run, run, train
 from derex.training import factory as making
 from derex.training.learner import TrainState
@@ -41,7 +41,7 @@ class Flaky:
 
 def training_on(env: Flaky, form: Any = None, core: str = "feed-forward") -> Training:
     agent = AgentConfig(core=core, width=8, unroll=UNROLL, epochs=1, minibatches=2)
-    return Training(make_streams(env, STREAMS), (form or NoForm()).build(), agent)
+    return Training(make_streams(env, STREAMS), (form or NoRepresentation()).build(), agent)
 
 
 def numbers(tree: Any) -> list[Any]:
@@ -77,7 +77,7 @@ def test_only_the_broken_updates_of_a_seed_are_skipped(
     chances: dict[str, float], core: str, cause: int
 ) -> None:
     training = training_on(Flaky(**chances), core=core)
-    state = training.begin_seeds((0, 1))
+    state = training.init_seeds((0, 1))
     before, most, both = look(state), np.zeros(2, int), np.zeros((2, 2), int)
     for _ in range(16):
         state = training.advance(state, 1)
@@ -120,7 +120,7 @@ class Counting:
 
 def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     training = training_on(Flaky(), Counting())
-    state = training.advance(training.begin_seeds((0,)), 3)
+    state = training.advance(training.init_seeds((0,)), 3)
     before = look(state)
     state = training.advance(state, 4)
     after = look(state)

@@ -9,7 +9,7 @@ import pytest
 from derex import cli
 from derex.agents import AgentConfig
 from derex.cli.train import _config
-from derex.representations.states import StatesForm
+from derex.representations.states import StatesConfig
 from derex.training import load_config, read_metrics
 from derex.training.presets import exploration_agent, exploration_form
 
@@ -120,7 +120,7 @@ def test_help_shows_the_options_of_the_method(
             ("--env", "catch", "--form", "state"),
             "derex has the forms histories, states, belief; got 'state'.",
         ),
-        (("--env", "catch", "--method", "nowhere:Form"), "could not be imported"),
+        (("--env", "catch", "--method", "nowhere:Representation"), "could not be imported"),
         (("--env", "catch", "--preset", "explore"), "no preset 'explore'. Did you mean 'exploration'?"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_preset_gives_defaults_that_options_override() -> None:
     config = _config([*asked, "--agent.unroll", "16", "--representation.lambda-b", "0.5"])
     expected = exploration_form("rooms-chain-8", "derex", "states")
     assert config.agent == replace(exploration_agent("rooms-chain-8"), unroll=16)
-    assert isinstance(expected, StatesForm)
+    assert isinstance(expected, StatesConfig)
     assert config.representation == replace(expected, lambda_b=0.5)
     assert config.resolved().agent == config.agent
     assert _config(["--env", "rooms-chain-8", "--out", "a"]).agent == AgentConfig()

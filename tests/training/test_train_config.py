@@ -13,13 +13,13 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import make_network, parts_of
-from derex.agents.policy import policy_for
-from derex.representations.base import NoForm
-from derex.representations.belief import BeliefForm
+from derex.agents.policy import make_policy
+from derex.representations.base import NoRepresentation
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
+from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS
-from derex.representations.states import StatesForm
+from derex.representations.states import StatesConfig
 from derex.training.config import TrainConfig, config_type, from_plain, to_plain
 from derex.training.presets import PRESETS, find_preset
 from derex.types import Amount, Box, Words
@@ -97,12 +97,12 @@ def test_about_a_hundred_lines_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("options", "form", "kind"),
     [
-        ({}, "histories", HistoriesForm),
-        ({"form": "states"}, "states", StatesForm),
-        ({"representation": StatesForm(width=3)}, "states", StatesForm),
-        ({"method": "laplacian"}, "belief", BeliefForm),
-        ({"method": "vmpo"}, "", NoForm),
-        ({"method": "derex.representations.states:StatesForm"}, "", StatesForm),
+        ({}, "histories", HistoriesConfig),
+        ({"form": "states"}, "states", StatesConfig),
+        ({"representation": StatesConfig(width=3)}, "states", StatesConfig),
+        ({"method": "laplacian"}, "belief", BeliefConfig),
+        ({"method": "vmpo"}, "", NoRepresentation),
+        ({"method": "derex.representations.states:StatesConfig"}, "", StatesConfig),
     ],
 )
 def test_the_form_is_found(options: dict[str, Any], form: str, kind: type) -> None:
@@ -117,12 +117,12 @@ def test_the_form_is_found(options: dict[str, Any], form: str, kind: type) -> No
         ({"method": "drex"}, "Perhaps you meant 'derex'"),
         ({"form": "state"}, "derex has the forms histories, states, belief; got 'state'"),
         (
-            {"form": "belief", "representation": StatesForm()},
-            "expected BeliefForm for method 'derex', got StatesForm",
+            {"form": "belief", "representation": StatesConfig()},
+            "expected BeliefConfig for method 'derex', got StatesConfig",
         ),
         (
-            {"method": "vmpo", "representation": StatesForm()},
-            "expected NoForm for method 'vmpo', got StatesForm",
+            {"method": "vmpo", "representation": StatesConfig()},
+            "expected NoRepresentation for method 'vmpo', got StatesConfig",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_form_that_does_not_fit_is_refused(options: dict[str, Any], says: str)
 
 
 def test_plain_options_come_back_as_they_were() -> None:
-    chosen = StatesForm(Decomposition(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
+    chosen = StatesConfig(Decomposition(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
     asked = config(representation=chosen, agent=AgentConfig(width=5, two_values=True)).resolved()
     plain = to_plain(asked)
     text = json.dumps({name: value for name, value in plain.items() if name != "out"})
@@ -143,7 +143,7 @@ def test_plain_options_come_back_as_they_were() -> None:
 
 def test_a_command_sees_the_options_of_the_form() -> None:
     made = config_type("derex", "states")
-    assert made.__annotations__["representation"] is StatesForm
+    assert made.__annotations__["representation"] is StatesConfig
     asked = made("catch", Path("runs/a"))
     assert asked.resolved() == config(form="states").resolved()
 
@@ -184,7 +184,7 @@ def test_the_papers_preset_has_the_papers_sizes() -> None:
         "reward": Amount(),
     }
     agent = find_preset("paper").agent("hard8:throw_across", "derex", "belief")
-    build = partial(make_network, agent, parts_of(seen), policy_for(Box(9, -1.0, 1.0)))
+    build = partial(make_network, agent, parts_of(seen), make_policy(Box(9, -1.0, 1.0)))
     network = eqx.filter_eval_shape(build, key=jax.random.key(0))
     assert network.embedding.from_observation.shape == (256 + 3 * 20 + 64 + 1, 512)
     assert (network.embedding.action_weight.shape, network.core.width) == ((9, 20), 512)

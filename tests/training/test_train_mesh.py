@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from derex.agents.config import AgentConfig
-from derex.representations.belief import BeliefForm
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.base import NoForm
-from derex.representations.optimised import OwnTraining
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.base import NoRepresentation
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, Training, make_training
 from derex.training.learner import data_mesh, placed
 
@@ -32,14 +32,14 @@ from derex.representations import own as own_networks
 learning.ADAM_EPSILON = own_networks.ADAM_EPSILON = 1e-3  # as in conftest.py
 
 agent = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
-small, own = Decomposition(k=3), OwnTraining(steps=2)
+small, own = Decomposition(k=3), OptimisedTraining(steps=2)
 
 def training_of(method, form):
     return make_training(TrainConfig("rooms-chain-2", Path("x"), method, streams=8, agent=agent, representation=form))
 
 def run(training, devices):
     mesh = data_mesh(jax.devices()[:devices])
-    state = placed(training, training.begin_seeds((0, 1)), mesh)
+    state = placed(training, training.init_seeds((0, 1)), mesh)
     for _ in range(2):
         state = placed(training, training.advance(state, 1), mesh)
     networks = state.learner.trained, state.representation.joint, state.representation.own
@@ -55,9 +55,9 @@ def zeros(part):
 
 answers = {}
 methods = {
-    "vmpo": ("vmpo", NoForm()),
-    "states": ("derex", StatesForm(small, training=own, width=8)),
-    "belief": ("derex", BeliefForm(small, tests=2)),
+    "vmpo": ("vmpo", NoRepresentation()),
+    "states": ("derex", StatesConfig(small, training=own, width=8)),
+    "belief": ("derex", BeliefConfig(small, tests=2)),
 }
 
 def compare(method, form):
@@ -69,8 +69,8 @@ with ThreadPoolExecutor() as pool:
     answers["gaps"] = dict(zip(methods, pool.map(compare, *zip(*methods.values())), strict=True))
 answers["compiled"] = Training.advance._cache_size()
 
-training = training_of("derex", HistoriesForm(small, training=own, width=8, tests=2))
-state = jax.tree.map(zeros, jax.eval_shape(lambda: training.begin_seeds((0, 1))))
+training = training_of("derex", HistoriesConfig(small, training=own, width=8, tests=2))
+state = jax.tree.map(zeros, jax.eval_shape(lambda: training.init_seeds((0, 1))))
 state = placed(training, state, data_mesh())
 answers["places"] = {
     "actor": first_shapes(state.actor),

@@ -1,9 +1,16 @@
 """V-MPO: policies, losses, returns and the scale of rewards, as pure functions on arrays."""
 
 from derex.agents.config import AgentConfig
-from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, policy_for
+from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, make_policy
 from derex.agents.update import Scale, initial_scale, scaled, update_scale
-from derex.agents.vmpo import Duals, VmpoTerms, generalised_advantages, initial_duals, projected, vmpo_loss
+from derex.agents.vmpo import (
+    Duals,
+    VmpoTerms,
+    generalised_advantage_estimation,
+    initial_duals,
+    projected,
+    vmpo_loss,
+)
 
 __all__ = [
     "AgentConfig",
@@ -14,10 +21,10 @@ __all__ = [
     "Policy",
     "Scale",
     "VmpoTerms",
-    "generalised_advantages",
+    "generalised_advantage_estimation",
     "initial_duals",
     "initial_scale",
-    "policy_for",
+    "make_policy",
     "projected",
     "scaled",
     "update_scale",

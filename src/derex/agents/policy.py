@@ -254,7 +254,7 @@ class Gaussian:
         return jnp.clip(action, self.low, self.high).astype(jnp.float32)
 
 
-def policy_for(action: ActionSpec) -> Policy:
+def make_policy(action: ActionSpec) -> Policy:
     """The family of policies for an environment's actions."""
     match action:
         case Discrete(n):

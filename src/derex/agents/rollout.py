@@ -155,7 +155,7 @@ class Decision(NamedTuple):
     memory: Memory
 
 
-def fresh_memory(network: AgentNetwork, policy: Policy, streams: int) -> Memory:
+def init_memory(network: AgentNetwork, policy: Policy, streams: int) -> Memory:
     """Nothing seen and nothing done."""
     return Memory(jnp.zeros((streams, policy.width)), network.core.initial(streams))
 

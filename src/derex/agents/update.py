@@ -26,7 +26,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Rollout
-from derex.agents.vmpo import Duals, generalised_advantages, initial_duals, projected, vmpo_loss
+from derex.agents.vmpo import Duals, generalised_advantage_estimation, initial_duals, projected, vmpo_loss
 from derex.networks.layers import trainable
 from derex.representations.base import BonusUse, Representation, RepresentationState
 
@@ -110,7 +110,7 @@ class RewardStreams(NamedTuple):
     gammas: Float[Array, " V"]
 
 
-class Judged(NamedTuple):
+class AdvantageBatch(NamedTuple):
     """An unroll with what it was worth."""
 
     rollout: Rollout
@@ -127,7 +127,7 @@ def optimiser(config: AgentConfig) -> optax.GradientTransformation:
     return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
 
 
-def begin_learning(config: AgentConfig, policy: Policy, network: AgentNetwork, joint: Any) -> Learner:
+def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joint: Any) -> Learner:
     """Before the first update."""
     duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
     trained = Trained(network, joint, duals)
@@ -157,18 +157,18 @@ def reward_streams(
     return learner, RewardStreams(combined, jnp.ones(1), jnp.asarray([config.gamma]))
 
 
-def judge(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> Judged:
+def compute_advantages(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> AdvantageBatch:
     """Advantages and value targets; the advantages of several streams of reward add up."""
 
     def of_stream(reward: Array, value: Array, gamma: Array):
-        advantages, targets = generalised_advantages(
+        advantages, targets = generalised_advantage_estimation(
             reward, rollout.discount, rollout.last, value, gamma, config.gae_lambda
         )
         return _normalised(advantages, rollout.valid) if config.normalise_advantages else advantages, targets
 
     each = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)
     advantages, targets = each(streams.rewards, rollout.value, streams.gammas)
-    return Judged(rollout, jnp.sum(advantages * streams.weights, axis=-1), targets)
+    return AdvantageBatch(rollout, jnp.sum(advantages * streams.weights, axis=-1), targets)
 
 
 def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:
@@ -183,26 +183,26 @@ def agent_loss(
     policy: Policy,
     representation: Representation,
     trained: Trained,
-    judged: Judged,
+    advantages_batch: AdvantageBatch,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
     """RL_loss - w_H H(π) + w_loss Rep_loss (appendix B; w_H is ours, 0 as a rule) on some streams; what the
     representation saw, and numbers to watch."""
-    rollout = judged.rollout
+    rollout = advantages_batch.rollout
     seen = trained.network(rollout.trajectories, rollout.memory)
     parameters = seen.policy[:, :-1]
     N = rollout.valid.size
     epsilon = jnp.asarray([config.epsilon_kl, config.epsilon_covariance][: len(policy.kl_parts)])
     rl, terms = vmpo_loss(
         policy.log_prob(parameters, rollout.action).reshape(N),
-        judged.advantages.reshape(N),
+        advantages_batch.advantages.reshape(N),
         policy.kl(rollout.policy, parameters).reshape(N, -1),
         trained.duals,
         epsilon_temperature=config.epsilon_temperature,
         epsilon_kl=epsilon,
         weights=rollout.valid.reshape(N),
     )
-    errors = jnp.sum(jnp.square(seen.value[:, :-1] - judged.targets), axis=-1)
+    errors = jnp.sum(jnp.square(seen.value[:, :-1] - advantages_batch.targets), axis=-1)
     value = jnp.sum(errors, where=rollout.valid) / jnp.maximum(jnp.sum(rollout.valid), 1)
     auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
     entropies = jnp.sum(policy.entropy(parameters), where=rollout.valid)
@@ -228,17 +228,20 @@ def learn(
     representation: Representation,
     learner: Learner,
     state: RepresentationState,
-    judged: Judged,
+    advantages_batch: AdvantageBatch,
     key: PRNGKeyArray,
 ) -> tuple[Learner, RepresentationState, dict[str, Array]]:
     """`epochs` passes over the unroll, in `minibatches` of whole streams, against the policy that acted."""
-    B = len(judged.advantages)
+    B = len(advantages_batch.advantages)
 
     def update(carry: Any, inputs: tuple[Array, PRNGKeyArray]):
         before, optimiser_state, state = carry
         chosen, key = inputs
-        part = Judged(
-            *jax.tree.map(lambda leaf: leaf[chosen], (judged.rollout, judged.advantages, judged.targets))
+        part = AdvantageBatch(
+            *jax.tree.map(
+                lambda leaf: leaf[chosen],
+                (advantages_batch.rollout, advantages_batch.advantages, advantages_batch.targets),
+            )
         )
         parameters, fixed = eqx.partition(before, trainable(before))
 

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
 
-def generalised_advantages(
+def generalised_advantage_estimation(
     reward: Float[Array, "*B T"],
     discount: Float[Array, "*B T"],
     last: Bool[Array, "*B T"],

@@ -99,7 +99,7 @@ def _factor(C: Float[Array, "k k"], ridge: float) -> Float[Array, "k k"]:
     return jax.lax.while_loop(failed, again, (first, jnp.linalg.cholesky(C + first * I)))[1]
 
 
-def spanned_sigma(
+def whitened_sigma(
     C_f: Float[Array, "k k"], C_g: Float[Array, "k k"], sigma: Float[Array, "k k"], ridge: float = RIDGE
 ) -> Float[Array, "k k"]:
     """Σ_w: its singular values are those within the span."""
@@ -119,7 +119,7 @@ def ritz_bonus(
     """The norm above, of standardised features; σ² + floor² in the place of σ² keeps small σ from being all of it."""
     rows = whitened(C_f, f, ridge)
     if weighted:
-        between = spanned_sigma(C_f, C_g, sigma, ridge)
+        between = whitened_sigma(C_f, C_g, sigma, ridge)
         rows = whitened(exact_product(between, between.T), rows, floor**2)
     return jnp.linalg.norm(rows, axis=-1)
 

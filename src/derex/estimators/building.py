@@ -22,7 +22,7 @@ from derex.estimators.trajectories import StreamSpec, sample_observations
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind
 from derex.networks.histories import Embedding, Head, HistoryNetworks
-from derex.networks.inputs import encoder_of
+from derex.networks.inputs import make_encoder
 from derex.networks.layers import trainable
 from derex.networks.recurrent import LSTM
 from derex.types import Trajectories
@@ -180,7 +180,7 @@ def _calibrated(embedding: Embedding, observations: Any) -> Embedding:
 def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -> Any:
     """The encoder of observations: by their parts, the user's module as it is, or what the user's function makes."""
     if isinstance(encoder, str):
-        return encoder_of(list(spec.parts), width, key=key)
+        return make_encoder(list(spec.parts), width, key=key)
     network = _made(encoder, key, width)
     try:
         out = eqx.filter_eval_shape(network, _example(spec))

@@ -26,7 +26,7 @@ from derex.estimators.fitting import TrainState, reading_side
 from derex.estimators.history_fitting import Watch, fit_one
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.trajectories import StreamSpec, check_like_fitted, check_trajectories, useful_streams
-from derex.networks.histories import HistoryNetworks, at_each_step, future_of
+from derex.networks.histories import HistoryNetworks, at_each_step, make_future
 from derex.networks.recurrent import Memory
 from derex.types import NO_ACTION, Trajectories, stacked
 
@@ -259,7 +259,7 @@ class HistoryDeRex(Decomposition):
         X = check_trajectories(X)
         check_like_fitted(X, self._spec)
         batch_size = check.check_integer("batch_size", self.batch_size, self.fewest)
-        future = future_of(self._trained_as["tests"], self._state.networks.reverse is None)
+        future = make_future(self._trained_as["tests"], self._state.networks.reverse is None)
         useful = useful_streams(X, future.needs, int(self._trained_as["k"]))
         data = StreamData(X, useful, future, batch_size, 0)
         return squared_correlation(

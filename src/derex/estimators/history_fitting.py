@@ -42,7 +42,7 @@ from derex.estimators.trajectories import (
     stored_alike,
     useful_streams,
 )
-from derex.networks.histories import future_of
+from derex.networks.histories import make_future
 from derex.types import Trajectories
 
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
@@ -113,7 +113,7 @@ def begin(
                 f"{name}: expected {sets[0].shape[1]} steps, as in {names[0]}; got {X.shape[1]}. Pad the shorter at "
                 "their ends, with valid False there."
             )
-    future = future_of(lead.tests, objectives[0].tied)
+    future = make_future(lead.tests, objectives[0].tied)
     useful = [useful_streams(X, future.needs, int(lead.k), name) for X, name in zip(sets, names, strict=True)]
     codes = [0 if c is None else fingerprint(X) for X, c in zip(sets, checkpoints, strict=True)]
     sets = stored_alike(sets, most=int(lead.batch_size) * sets[0].shape[1] // 4)
@@ -137,7 +137,7 @@ def _begun(
     seed = int(check_random_state(model.random_state).randint(2**31 - 1))
     if before is not None:
         seed, spec = seed if before._seed is None else before._seed, before._spec
-    data = StreamData(X, useful, future_of(model.tests, objective.tied), int(model.batch_size), seed)
+    data = StreamData(X, useful, make_future(model.tests, objective.tied), int(model.batch_size), seed)
     if before is not None:
         return Fit(model, objective, spec, data, code, seed, checkpoint, before._state, before._history)
     networks = build_history_networks(model, spec, objective, X, data, seed)

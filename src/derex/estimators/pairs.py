@@ -253,11 +253,11 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Decomposition):
         if self.k != len(self.singular_values_):
             raise ValueError(
                 f"k: changed from {len(self.singular_values_)} to {self.k} since the first batch. Set it back, or "
-                "start afresh: sklearn.base.clone(model)."
+                "start reset_metrics: sklearn.base.clone(model)."
             )
         if objective.tied != (self._state.networks.g is None):
             raise ValueError(
-                f"objective: {self.objective!r} needs other networks than the model has. Set it back, or start afresh: "
+                f"objective: {self.objective!r} needs other networks than the model has. Set it back, or start anew: "
                 "sklearn.base.clone(model)."
             )
 

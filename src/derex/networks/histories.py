@@ -31,7 +31,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.decomposition.statistics import Half
-from derex.networks.inputs import Part, UnitScale, encoder_of, rows_of
+from derex.networks.inputs import Part, UnitScale, make_encoder, rows_of
 from derex.networks.layers import product
 from derex.networks.recurrent import LSTM, Memory
 from derex.types import Indexed, Trajectories
@@ -102,7 +102,7 @@ def fresh_embedding(
 ) -> Embedding:
     """F₁ of an agent that has seen nothing yet: `action` numbers encode an action."""
     encoder_key, key = jax.random.split(key)
-    encoder = UnitScale(encoder_of(list(observation), width, key=encoder_key))
+    encoder = UnitScale(make_encoder(list(observation), width, key=encoder_key))
     return Embedding(encoder, width * len(observation), action, width, FRESH_ACTION_SCALE, key=key)
 
 
@@ -269,7 +269,7 @@ class NextHistory:
         return at_each_step(networks.f, beliefs)
 
 
-def future_of(tests: int | str, tied: bool) -> Future:
+def make_future(tests: int | str, tied: bool) -> Future:
     """What histories are paired with: tests of at most so many steps, or "to-end"; a tied objective has no tests."""
     if tied:
         return NextHistory()

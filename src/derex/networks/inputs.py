@@ -274,7 +274,7 @@ PARTS: dict[str, Callable[[Any, int, PRNGKeyArray], eqx.Module]] = {
 """Builders (part, size, key) -> encoder, by kind of part."""
 
 
-def encoder_of(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Parts:
+def make_encoder(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Parts:
     """An encoder for observations with these parts, each giving `size` numbers."""
     keys = jax.random.split(key, len(specs))
     made = (PARTS[part_kind(spec)](spec, size, part) for spec, part in zip(specs, keys, strict=True))

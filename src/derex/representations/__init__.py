@@ -1,15 +1,22 @@
 """Auxiliary representations of an agent: De-Rex, graph drawing, random network distillation, and none."""
 
-from derex.representations.base import BonusUse, Form, Representation, RepresentationState, Sizes, View
-from derex.representations.methods import METHODS, find_form
+from derex.representations.base import (
+    BonusUse,
+    Representation,
+    RepresentationConfig,
+    RepresentationState,
+    Sizes,
+    View,
+)
+from derex.representations.methods import METHODS, find_representation
 
 __all__ = [
     "METHODS",
     "BonusUse",
-    "Form",
     "Representation",
+    "RepresentationConfig",
     "RepresentationState",
     "Sizes",
     "View",
-    "find_form",
+    "find_representation",
 ]

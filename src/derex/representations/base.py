@@ -137,7 +137,7 @@ class Representation(NamedTuple):
 
 
 @runtime_checkable
-class Form(Protocol):
+class RepresentationConfig(Protocol):
     """Plain options of a representation (a frozen dataclass), from which the record is built.
 
     One that cannot learn from short unrolls says so by an attribute `shortest_unroll`.
@@ -162,7 +162,7 @@ def track_nothing(state: RepresentationState, seen: Any) -> RepresentationState:
 
 
 @dataclass(frozen=True)
-class NoForm:
+class NoRepresentation:
     """Trains nothing, tracks nothing, finds nothing rare."""
 
     def build(self) -> Representation:

@@ -14,7 +14,7 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import Embedded, Future, Head, at_each_step, future_of, read_pairs
+from derex.networks.histories import Embedded, Future, Head, at_each_step, make_future, read_pairs
 from derex.networks.recurrent import LSTM
 from derex.representations.base import (
     LAMBDA_B,
@@ -51,7 +51,7 @@ def tests_of(embedded: Embedded, actions: bool) -> Embedded:
 
 
 @dataclass(frozen=True)
-class BeliefForm:
+class BeliefConfig:
     """What is decomposed, and how it weighs in the agent's loss."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
@@ -75,7 +75,7 @@ class BeliefForm:
 
     def future(self) -> Future:
         """What histories are paired with."""
-        return future_of(self.tests, self.decomposition.tied)
+        return make_future(self.tests, self.decomposition.tied)
 
     @property
     def shortest_unroll(self) -> int:

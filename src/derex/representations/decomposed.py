@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from derex.decomposition.bonus import bonus, ritz_bonus, spanned_sigma, whitened
+from derex.decomposition.bonus import bonus, ritz_bonus, whitened, whitened_sigma
 from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.statistics import (
     READING_EPSILON,
@@ -213,7 +213,7 @@ class Decomposition:
         diagonal = spectrum = jnp.diag(seen.sigma)
         off = jnp.max(jnp.abs(seen.sigma - jnp.diag(diagonal)))
         if self.ritz:
-            spectrum = jnp.linalg.svd(spanned_sigma(C.f, C.g, seen.sigma), compute_uv=False)
+            spectrum = jnp.linalg.svd(whitened_sigma(C.f, C.g, seen.sigma), compute_uv=False)
         return {
             "spectrum": spectrum,
             "sigma_mean": jnp.mean(spectrum),

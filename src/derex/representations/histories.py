@@ -20,7 +20,7 @@ from derex.networks.histories import (
     HistoryNetworks,
     at_each_step,
     fresh_embedding,
-    future_of,
+    make_future,
     read_pairs,
 )
 from derex.networks.recurrent import LSTM, Memory
@@ -38,11 +38,11 @@ from derex.representations.base import (
     track_nothing,
 )
 from derex.representations.decomposed import Decomposition
-from derex.representations.optimised import OwnTraining
+from derex.representations.optimised import OptimisedTraining
 from derex.types import Trajectories
 
 
-class Kept(NamedTuple):
+class HistoriesMemory(NamedTuple):
     """From unroll to unroll, of every stream."""
 
     history: Memory
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
     """where the bonus asks for what is new in an episode"""
 
 
-class Stretch(NamedTuple):
+class RolloutSegment(NamedTuple):
     """An unroll, and the memory of what came before it."""
 
     trajectories: Trajectories
@@ -58,7 +58,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HistoriesForm:
+class HistoriesConfig:
     """What is decomposed, by which networks, and how they are trained."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
@@ -66,7 +66,7 @@ class HistoriesForm:
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
-    training: OwnTraining = field(default_factory=OwnTraining)
+    training: OptimisedTraining = field(default_factory=OptimisedTraining)
     width: int = 128
     """units of F₁, F₂ and F₃"""
     tests: int | str = 8
@@ -82,7 +82,7 @@ class HistoriesForm:
 
     def future(self) -> Future:
         """What histories are paired with."""
-        return future_of(self.tests, self.decomposition.tied)
+        return make_future(self.tests, self.decomposition.tied)
 
     @property
     def shortest_unroll(self) -> int:
@@ -105,7 +105,9 @@ class HistoriesForm:
         if self.decomposition.tied:
             reverse = g = None
         networks = HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions)
-        memory = Kept(forward.initial(sizes.streams), self.decomposition.begin_episodes(sizes.streams))
+        memory = HistoriesMemory(
+            forward.initial(sizes.streams), self.decomposition.begin_episodes(sizes.streams)
+        )
         return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), memory)
 
     def _observe(
@@ -114,9 +116,9 @@ class HistoriesForm:
         """Learn from the unroll, then say what is rare in it; remember each stream's history for the next one."""
         trajectories, future = view.trajectories, self.future()
         reading_key, key = jax.random.split(key)
-        present = Stretch(trajectories, state.memory.history)
+        present = RolloutSegment(trajectories, state.memory.history)
 
-        def loss(networks: HistoryNetworks, rows: Stretch, key: PRNGKeyArray) -> Float[Array, ""]:
+        def loss(networks: HistoryNetworks, rows: RolloutSegment, key: PRNGKeyArray) -> Float[Array, ""]:
             embedded = networks.embed(rows.trajectories)
             beliefs, _ = networks.beliefs(embedded.history, rows.trajectories.first, rows.before)
             phase = future.draw(key, *rows.trajectories.shape)
@@ -133,7 +135,7 @@ class HistoriesForm:
         bonus, episode = self.decomposition.bonus_of_steps(
             at_each_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
         )
-        return RepresentationState(None, own, tracked, Kept(memory, episode)), bonus
+        return RepresentationState(None, own, tracked, HistoriesMemory(memory, episode)), bonus
 
     def _report(self, state: RepresentationState) -> dict[str, Array]:
         return self.decomposition.report(state.tracked)

@@ -10,24 +10,24 @@ import os
 import sys
 from importlib import import_module
 
-from derex.representations.base import Form, NoForm
-from derex.representations.belief import BeliefForm
+from derex.representations.base import NoRepresentation, RepresentationConfig
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.rnd import RndForm
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.rnd import RndConfig
+from derex.representations.states import StatesConfig
 
-METHODS: dict[str, dict[str, Form]] = {
-    "vmpo": {"": NoForm()},
-    "laplacian": {"belief": BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0)},
-    "rnd": {"": RndForm()},
-    "derex-rep": {"belief": BeliefForm(lambda_b=0.0)},
-    "derex": {"histories": HistoriesForm(), "states": StatesForm(), "belief": BeliefForm()},
+METHODS: dict[str, dict[str, RepresentationConfig]] = {
+    "vmpo": {"": NoRepresentation()},
+    "laplacian": {"belief": BeliefConfig(Decomposition(objective="laplacian"), lambda_b=0.0)},
+    "rnd": {"": RndConfig()},
+    "derex-rep": {"belief": BeliefConfig(lambda_b=0.0)},
+    "derex": {"histories": HistoriesConfig(), "states": StatesConfig(), "belief": BeliefConfig()},
 }
 """for each method its forms, the default first"""
 
 
-def find_form(method: str, form: str = "") -> Form:
+def find_representation(method: str, form: str = "") -> RepresentationConfig:
     """The options of a method, as its name and perhaps the name of its form ask for."""
     if ":" in method:
         return _own(method)
@@ -44,7 +44,7 @@ def find_form(method: str, form: str = "") -> Form:
     return forms[form] if form else next(iter(forms.values()))
 
 
-def _own(path: str) -> Form:
+def _own(path: str) -> RepresentationConfig:
     module, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a file beside the user, as `python file.py` would find it
@@ -54,6 +54,6 @@ def _own(path: str) -> Form:
         raise ValueError(
             f"method: {path!r} could not be imported as package.module:Class, and made without arguments: {error}."
         ) from error
-    if not isinstance(found, Form):
+    if not isinstance(found, RepresentationConfig):
         raise ValueError(f"method: {path!r} has no build() that returns a Representation.")
     return found

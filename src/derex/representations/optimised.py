@@ -21,7 +21,7 @@ from derex.representations.base import LARGEST_COUNT, check, check_counts, check
 ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
 
 
-class Own(NamedTuple):
+class OptimisedNetworks(NamedTuple):
     """Networks and the state of their optimiser."""
 
     networks: Any
@@ -29,7 +29,7 @@ class Own(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OwnTraining:
+class OptimisedTraining:
     """How they are trained."""
 
     steps: int = 8
@@ -53,9 +53,9 @@ class OwnTraining:
             optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=ADAM_EPSILON)
         )
 
-    def begin(self, networks: Any) -> Own:
+    def begin(self, networks: Any) -> OptimisedNetworks:
         """Before the first step."""
-        return Own(networks, self.optimiser.init(eqx.filter(networks, trainable(networks))))
+        return OptimisedNetworks(networks, self.optimiser.init(eqx.filter(networks, trainable(networks))))
 
     def some(self, unroll: Any, key: PRNGKeyArray) -> Any:
         """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
@@ -65,14 +65,14 @@ class OwnTraining:
 
     def run(
         self,
-        own: Own,
+        own: OptimisedNetworks,
         unroll: Any,
         loss: Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]],
         key: PRNGKeyArray,
-    ) -> Own:
+    ) -> OptimisedNetworks:
         """`steps` of descent on loss(networks, rows, key), each on some rows of the unroll."""
 
-        def step(own: Own, key: PRNGKeyArray):
+        def step(own: OptimisedNetworks, key: PRNGKeyArray):
             networks, optimiser = own
             draw_key, loss_key = jax.random.split(key)
             rows = self.some(unroll, draw_key)
@@ -84,6 +84,6 @@ class OwnTraining:
             gradient = jax.grad(of_trained)(trained)
             updates, optimiser = self.optimiser.update(gradient, optimiser, trained)
             networks = eqx.combine(optax.apply_updates(trained, updates), fixed)
-            return Own(networks, optimiser), None
+            return OptimisedNetworks(networks, optimiser), None
 
         return jax.lax.scan(step, own, jax.random.split(key, self.steps))[0]

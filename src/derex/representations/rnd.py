@@ -32,7 +32,7 @@ from derex.representations.base import (
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.optimised import OwnTraining
+from derex.representations.optimised import OptimisedTraining
 
 OBSERVATION_CLIP = 5.0
 
@@ -56,7 +56,7 @@ class Distillation(eqx.Module):
 
 
 @dataclass(frozen=True)
-class RndForm:
+class RndConfig:
     """Both networks and how the predictor is trained."""
 
     k: int = 64
@@ -66,7 +66,9 @@ class RndForm:
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
     width: int = 128
-    training: OwnTraining = field(default_factory=lambda: OwnTraining(steps=4, learning_rate=1e-4))
+    training: OptimisedTraining = field(
+        default_factory=lambda: OptimisedTraining(steps=4, learning_rate=1e-4)
+    )
     normalise: bool = True
     """standardise observations by running statistics"""
 

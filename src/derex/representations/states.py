@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.networks.histories import Head, at_each_step
-from derex.networks.inputs import encoder_of, rows_of
+from derex.networks.inputs import make_encoder, rows_of
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -26,7 +26,7 @@ from derex.representations.base import (
     track_nothing,
 )
 from derex.representations.decomposed import Decomposition
-from derex.representations.optimised import OwnTraining
+from derex.representations.optimised import OptimisedTraining
 
 
 class ObservationFeatures(eqx.Module):
@@ -37,7 +37,7 @@ class ObservationFeatures(eqx.Module):
 
     def __init__(self, sizes: Sizes, width: int, k: int, *, key: PRNGKeyArray):
         encoder_key, head_key = jax.random.split(key)
-        self.encoder = encoder_of(list(sizes.observation), width, key=encoder_key)
+        self.encoder = make_encoder(list(sizes.observation), width, key=encoder_key)
         self.head = Head(width * len(sizes.observation), k, key=head_key)
 
     def __call__(self, observation: Any) -> Float[Array, " k"]:
@@ -80,7 +80,7 @@ class Pair(eqx.Module):
 
 
 @dataclass(frozen=True)
-class StatesForm:
+class StatesConfig:
     """What is decomposed, by which networks, and how they are trained."""
 
     decomposition: Decomposition = field(default_factory=Decomposition)
@@ -88,7 +88,7 @@ class StatesForm:
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the unroll's mean from the bonus"""
-    training: OwnTraining = field(default_factory=OwnTraining)
+    training: OptimisedTraining = field(default_factory=OptimisedTraining)
     width: int = 128
     """units of the hidden layers"""
 

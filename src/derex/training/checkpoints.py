@@ -254,7 +254,7 @@ def load_state(found: Found, training: Training, config: TrainConfig) -> TrainSt
     """The state of a checkpoint on the devices that there are; shapes are compared before anything is loaded."""
     mesh = data_mesh()
     check_streams(config.streams, mesh)
-    expected = jax.eval_shape(lambda: training.begin_seeds(config.all_seeds))
+    expected = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
     leaves, tree = jax.tree_util.tree_flatten_with_path(expected)
     wanted = {path_name(path): _described(leaf) for path, leaf in leaves}
     saved = {entry["path"]: entry for entry in found.manifest["arrays"] if entry["part"] == STATE}

@@ -210,9 +210,9 @@ class TrainConfig:
 
     def resolved(self) -> TrainConfig:
         """The same with nothing left open."""
-        from derex.representations.methods import METHODS, find_form
+        from derex.representations.methods import METHODS, find_representation
 
-        default = find_form(self.method, self.form)
+        default = find_representation(self.method, self.form)
         chosen = default if self.representation is None else self.representation
         forms = METHODS.get(self.method, {self.form: default})
         if self.form:
@@ -239,9 +239,9 @@ def config_type(method: str, form: str, preset: str = "", env: str = "") -> type
 
     Its defaults are those of the preset for the environment, where one is named.
     """
-    from derex.representations.methods import find_form
+    from derex.representations.methods import find_representation
 
-    defaults: dict[str, Any] = {"agent": AgentConfig(), "representation": find_form(method, form)}
+    defaults: dict[str, Any] = {"agent": AgentConfig(), "representation": find_representation(method, form)}
     if preset:
         from derex.training.presets import find_preset
 

@@ -24,8 +24,8 @@ from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray
 from scipy import stats
 
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import policy_for
-from derex.agents.rollout import Memory, decide, fresh_memory
+from derex.agents.policy import make_policy
+from derex.agents.rollout import Memory, decide, init_memory
 from derex.envs.host import HostTask, PoolOptions
 from derex.envs.interface import Environment
 from derex.envs.suites.dmlab import human_normalised
@@ -117,14 +117,14 @@ def play_round(
 ) -> tuple[Float[Array, "N B"], Int[Array, "N B"]]:
     """Return and length of one episode in each stream of each seed."""
     batch = Batched(AutoReset(environment), streams)
-    policy = policy_for(environment.spec.action)
+    policy = make_policy(environment.spec.action)
 
     def play(network: AgentNetwork, key: PRNGKeyArray) -> tuple[Array, Array]:
         reset_key, key = jax.random.split(key)
         state, step = batch.reset(reset_key, stagger=False)
         zeros = jnp.zeros(streams)
         begun = Play(
-            state, step, fresh_memory(network, policy, streams), step.first, zeros, zeros.astype(int), key
+            state, step, init_memory(network, policy, streams), step.first, zeros, zeros.astype(int), key
         )
         ended = jax.lax.while_loop(lambda play: play.playing.any(), partial(advance, network), begun)
         return ended.returns, ended.lengths

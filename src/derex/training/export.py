@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import Policy, policy_for
-from derex.agents.rollout import Decision, Memory, decide, fresh_memory
+from derex.agents.policy import Policy, make_policy
+from derex.agents.rollout import Decision, Memory, decide, init_memory
 from derex.report.files import DamagedError, check_place, read_json, write_together
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
@@ -41,7 +41,7 @@ class Agent:
     """
 
     def __init__(self, network: AgentNetwork, observation: Any, action: ActionSpec, card: dict[str, Any]):
-        self._network, self._policy = network, policy_for(action)
+        self._network, self._policy = network, make_policy(action)
         self.observation, self.action, self.card = observation, action, card
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class Agent:
         """Before the first step of an episode, of one stream or of several side by side."""
         if streams < 1:
             raise ValueError(f"streams: expected at least 1, got {streams}.")
-        return fresh_memory(self._network, self._policy, streams)
+        return init_memory(self._network, self._policy, streams)
 
     def act(
         self, observation: Any, memory: Memory, first: Any = False, key: PRNGKeyArray | None = None
@@ -189,7 +189,7 @@ def load_agent(path: str | Path) -> Agent:
         if hashlib.sha256(weights).hexdigest() != card["weights"]["sha256"]:
             raise ValueError(f"{WEIGHTS} is not the file that {CARD} was written with")
         observation, action = (_observation(card["observation"]), _action(card["action"]))
-        shape = network_shape(observation, policy_for(action), agent_config(card["agent"]))
+        shape = network_shape(observation, make_policy(action), agent_config(card["agent"]))
         network = filled(shape, load(weights), WEIGHTS)
     except Exception as error:  # a damaged card can fail in any way
         raise DamagedError(f"path: {folder} is damaged: {error}. Export it again.") from error

@@ -23,8 +23,8 @@ class Loop(Protocol):
     longest: int | None
     """iterations at a time, at most"""
 
-    def advance(self, state: TrainState, iterations: int, afresh: bool, more: bool) -> TrainState:
-        """The state after so many iterations; `afresh` clears the tally before, `more` says that others follow."""
+    def advance(self, state: TrainState, iterations: int, reset_metrics: bool, more: bool) -> TrainState:
+        """Runs `iterations` updates; `reset_metrics` clears the sums first, `more` says that others follow."""
         ...
 
     def numbers(self) -> dict[str, Any]:
@@ -44,8 +44,8 @@ class DeviceLoop:
     def __init__(self, training: Training):
         self._training = training
 
-    def advance(self, state: TrainState, iterations: int, afresh: bool, more: bool) -> TrainState:
-        return self._training.advance(state, iterations, afresh)
+    def advance(self, state: TrainState, iterations: int, reset_metrics: bool, more: bool) -> TrainState:
+        return self._training.advance(state, iterations, reset_metrics)
 
     def numbers(self) -> dict[str, Any]:
         return {}

@@ -18,8 +18,8 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray, UInt8
 
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import Policy, policy_for
-from derex.agents.rollout import Memory, decide, fresh_memory
+from derex.agents.policy import Policy, make_policy
+from derex.agents.rollout import Memory, decide, init_memory
 from derex.envs.host import HostTask, PoolOptions, empty_steps, open_streams
 from derex.envs.host.worker import episode_seed
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
@@ -47,7 +47,7 @@ def play_episodes(
     How many episodes a stream plays is settled before they begin, so that quick ones are not favoured. An episode that
     is cut since its worker failed is played again, with another seed.
     """
-    policy, streams = policy_for(task.spec.action), min(episodes, STREAMS)
+    policy, streams = make_policy(task.spec.action), min(episodes, STREAMS)
     quota = np.tile([len(range(b, episodes, streams)) for b in range(streams)], (seeds, 1))
     keys = [(EVALUATION, seed, agent, b) for agent in range(seeds) for b in range(streams)]
     played: list[list[tuple[float, int]]] = [[] for _ in keys]
@@ -56,7 +56,7 @@ def play_episodes(
     pool = open_streams(task, keys, (len(keys),), options or PoolOptions(), tell)
     try:
         now, before = (empty_steps(task.spec, len(keys)) for _ in range(2))
-        memory = jax.vmap(lambda network: fresh_memory(network, policy, streams))(networks)
+        memory = jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
         pool.send(0)
         pool.receive(0, now)
         for t in range(2**31):
@@ -86,12 +86,12 @@ def film(
     task: HostTask, network: AgentNetwork, seed: int, number: int, greedy: bool
 ) -> tuple[list[np.ndarray], list[float]]:
     """Pictures of an episode, and its rewards, one less."""
-    environment, policy = task.source(), policy_for(task.spec.action)
+    environment, policy = task.source(), make_policy(task.spec.action)
     try:
         world = drawn_host(environment)
         draws = jax.random.fold_in(jax.random.key(seed), number)[None]
         networks = jax.tree.map(lambda leaf: leaf[None], network)
-        memory = jax.vmap(lambda network: fresh_memory(network, policy, 1))(networks)
+        memory = jax.vmap(lambda network: init_memory(network, policy, 1))(networks)
         observation = world.begin(episode_seed((FILM, seed), number))
         pictures, rewards = [np.array(world.picture())], []
         for t in range(task.spec.horizon):
@@ -221,7 +221,7 @@ def _episode(
     network: AgentNetwork, key: PRNGKeyArray, environment: Environment, greedy: bool
 ) -> tuple[Any, Float[Array, " T"], Bool[Array, " T"]]:
     """States of T + 1 steps, T the time limit; rewards and ends of the T after the first."""
-    stream, policy = Batched(AutoReset(environment), 1), policy_for(environment.spec.action)
+    stream, policy = Batched(AutoReset(environment), 1), make_policy(environment.spec.action)
     reset_key, key = jax.random.split(key)
     state, step = stream.reset(reset_key, stagger=False)
 
@@ -233,7 +233,7 @@ def _episode(
         state, step = stream.step(state, chosen.action, step_key)
         return (state, step, chosen.memory), (state.environment, step.reward[0], step.last[0])
 
-    begun = state, step, fresh_memory(network, policy, 1)
+    begun = state, step, init_memory(network, policy, 1)
     keys = jax.random.split(key, environment.spec.horizon)
     _, (states, rewards, lasts) = jax.lax.scan(advance, begun, keys)
     states = jax.tree.map(

@@ -340,7 +340,7 @@ def foreign_options(saved: dict[str, Any], stated: dict[str, Any]) -> str:
         stated: those in config.json. Either may be of an older derex, without fields that were added since.
     """
     saved, stated = completed(saved), completed(stated)
-    return that_may_not_change(differences(_merged(stated, saved), _merged(saved, stated)))
+    return describe_fixed_changes(differences(_merged(stated, saved), _merged(saved, stated)))
 
 
 def completed(options: dict[str, Any]) -> dict[str, Any]:
@@ -369,7 +369,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -
     return found
 
 
-def that_may_not_change(changed: dict[str, Any]) -> str:
+def describe_fixed_changes(changed: dict[str, Any]) -> str:
     """In words."""
     fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
     return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())

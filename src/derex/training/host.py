@@ -74,7 +74,7 @@ class HostStreams:
 class HostTraining(Training):
     """A host environment, agent and representation, joined."""
 
-    def begin_acting(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
+    def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
         """Nothing but counts: workers begin where they are opened."""
         none, zero = jnp.zeros(self.streams.n, jnp.int32), jnp.zeros(self.streams.n)
         counts = HostCounts(none, EpisodeSums(none, zero, none, none))
@@ -85,7 +85,7 @@ class HostTraining(Training):
         one = jax.tree.map(lambda leaf: leaf[None], state)
         return jax.tree.map(lambda leaf: leaf[0], self.learn_all(one, self.nothing(one)))
 
-    def advance(self, state: TrainState, iterations: Any, afresh: Any = False) -> TrainState:  # type: ignore[override]
+    def advance(self, state: TrainState, iterations: Any, reset_metrics: Any = False) -> TrainState:  # type: ignore[override]
         """There are no workers here."""
         raise TypeError(
             "advance: the steps of a host environment come from workers. Use HostLoop(training, config, tell).advance."
@@ -142,14 +142,14 @@ class HostLoop:
         self._told = 0
 
     def advance(
-        self, state: TrainState, iterations: int, afresh: bool = False, more: bool = True
+        self, state: TrainState, iterations: int, reset_metrics: bool = False, more: bool = True
     ) -> TrainState:
         """The state after so many iterations; none at all opens the workers, compiles, and gathers the first unroll.
 
         Args:
             state: of all seeds.
             iterations: how many.
-            afresh: clears the tally before.
+            reset_metrics: clears the tally before.
             more: whether others will follow: the last one has no unroll to gather meanwhile.
 
         Raises:
@@ -164,7 +164,7 @@ class HostLoop:
             self._ahead = self._ahead or self._unroll(state, ahead=False)
             jax.block_until_ready(self._training.learn_all(state, self._training.nothing(state)))
             return state
-        if afresh:
+        if reset_metrics:
             state = self._training.clear(state)
         for number in range(iterations):
             state = self._iterate(state, more or number + 1 < iterations)

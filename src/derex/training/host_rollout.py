@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer, Key, Shaped
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
-from derex.agents.rollout import Memory, Rollout, fresh_memory
+from derex.agents.rollout import Memory, Rollout, init_memory
 from derex.envs.host import EpisodeCounter, JoinedPool, Pool, Steps, VectorPool, empty_steps
 from derex.envs.wrappers import EpisodeSums
 from derex.training.learner import cleaned
@@ -171,7 +171,7 @@ class HostActor:
 @partial(jax.jit, static_argnums=(1, 2))
 def _fresh_memories(networks: AgentNetwork, policy: Policy, streams: int) -> Memory:
     """Of one group, for all seeds."""
-    return jax.vmap(lambda network: fresh_memory(network, policy, streams))(networks)
+    return jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
 
 
 @cache

@@ -26,15 +26,15 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
-from derex.agents.policy import Policy, policy_for
+from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, begin, unroll
-from derex.agents.update import Learner, begin_learning, judge, learn, reward_streams
+from derex.agents.update import Learner, compute_advantages, init_learner, learn, reward_streams
 from derex.representations.base import Representation, RepresentationState, Sizes
 
 CAUSES = ("an observation", "a reward", "a loss or a gradient")
 
 
-class Tally(NamedTuple):
+class MetricSums(NamedTuple):
     """What is added up between two looks: its size does not grow with their distance."""
 
     iterations: Int[Array, ""]
@@ -65,7 +65,7 @@ class TrainState(NamedTuple):
     actor: Actor
     learner: Learner
     representation: RepresentationState
-    tally: Tally
+    tally: MetricSums
     key: PRNGKeyArray
     skips: Skips
 
@@ -81,7 +81,7 @@ class Training:
     @property
     def policy(self) -> Policy:
         """The kind of policy that the environment's actions ask for."""
-        return policy_for(self.streams.spec.action)
+        return make_policy(self.streams.spec.action)
 
     @property
     def sizes(self) -> Sizes:
@@ -103,17 +103,17 @@ class Training:
         config, policy, sizes = self.config, self.policy, self.sizes
         network = make_network(config, sizes.observation, policy, key=network_key)
         representation = self.representation.init(representation_key, sizes)
-        learner = begin_learning(config, policy, network, representation.joint)
-        actor = self.begin_acting(network, actor_key)
+        learner = init_learner(config, policy, network, representation.joint)
+        actor = self.init_actor(network, actor_key)
         states = jnp.zeros(max(self.streams.spec.n_states, 1))
         none = jnp.zeros((), jnp.int32)
-        empty = Tally(none, none, {}, states, states)
+        empty = MetricSums(none, none, {}, states, states)
         skips = Skips(none, none, jnp.zeros(len(CAUSES), bool))
         state = TrainState(actor, learner, representation, empty, key, skips)
         numbers = jax.eval_shape(self.iterate, state).tally.numbers
         return state._replace(tally=empty._replace(numbers={name: jnp.zeros(()) for name in numbers}))
 
-    def begin_acting(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
+    def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
         """All streams before the first step of the run."""
         return begin(network, self.policy, self.streams, key)
 
@@ -138,9 +138,9 @@ class Training:
         view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
         learner, streams = reward_streams(config, state.learner, rollout, bonus, representation.use)
-        judged = judge(config, rollout, streams)
+        advantages_batch = compute_advantages(config, rollout, streams)
         learner, represented, numbers = learn(
-            config, policy, representation, learner, represented, judged, learning
+            config, policy, representation, learner, represented, advantages_batch, learning
         )
 
         numbers |= {"bonus": jnp.mean(bonus)}
@@ -149,7 +149,7 @@ class Training:
         return _unless_broken(state, after, rollout, (learner, represented, numbers))
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def begin_seeds(self, seeds: tuple[int, ...]) -> TrainState:
+    def init_seeds(self, seeds: tuple[int, ...]) -> TrainState:
         """One state for each seed, side by side.
 
         They begin one after the other: orthogonal weights take factorisations, and two that run at the same time on a
@@ -159,14 +159,17 @@ class Training:
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
     def advance(
-        self, state: TrainState, iterations: Int[Array, ""] | int, afresh: Bool[Array, ""] | bool = False
+        self,
+        state: TrainState,
+        iterations: Int[Array, ""] | int,
+        reset_metrics: Bool[Array, ""] | bool = False,
     ) -> TrainState:
-        """Many iterations of all seeds; any number of them, compiled once; `afresh` clears the tally before.
+        """Many iterations of all seeds; any number of them, compiled once; `reset_metrics` clears the tally before.
 
         To clear it in a call of its own would cost more than a short iteration does.
         """
         step = jax.vmap(self.iterate)
-        state = jax.tree.map(partial(jnp.where, afresh), self.clear(state), state)
+        state = jax.tree.map(partial(jnp.where, reset_metrics), self.clear(state), state)
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
 
     def clear(self, state: TrainState) -> TrainState:
@@ -180,7 +183,9 @@ class Training:
         return jax.vmap(lambda state: self.representation.report(state.representation))(state)
 
 
-def _counted(tally: Tally, rollout: Rollout, bonus: Float[Array, "B S"], numbers: dict[str, Array]) -> Tally:
+def _counted(
+    tally: MetricSums, rollout: Rollout, bonus: Float[Array, "B S"], numbers: dict[str, Array]
+) -> MetricSums:
     """The tally with one more iteration in it."""
     added = {name: tally.numbers.get(name, jnp.zeros(())) + value for name, value in numbers.items()}
     tally = tally._replace(iterations=tally.iterations + 1, numbers=added)

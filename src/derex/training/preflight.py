@@ -39,13 +39,13 @@ from derex.training.folder import (
     check_metrics,
     claim_folder,
     cut_metrics,
+    describe_fixed_changes,
     differences,
     foreign_options,
     holds_run,
     load_config,
     plain_options,
     remove_leftovers,
-    that_may_not_change,
     write_config,
 )
 from derex.training.saving import SPARE, free_on, is_ours, megabytes
@@ -240,7 +240,7 @@ def _last_line(found: Found, config: TrainConfig) -> int:
 
 
 def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
-    if each := that_may_not_change(changed):
+    if each := describe_fixed_changes(changed):
         raise OtherRunError(
             f"--out: {folder} holds a run with other options: {each}. Give the same, choose another folder, or begin "
             "again with --overwrite."

@@ -21,14 +21,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from derex.agents.config import AgentConfig
-from derex.representations.base import Form, NoForm
-from derex.representations.belief import BeliefForm
+from derex.representations.base import NoRepresentation, RepresentationConfig
+from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import Decomposition
-from derex.representations.histories import HistoriesForm
-from derex.representations.methods import METHODS, find_form
-from derex.representations.optimised import OwnTraining
-from derex.representations.rnd import RndForm
-from derex.representations.states import StatesForm
+from derex.representations.histories import HistoriesConfig
+from derex.representations.methods import METHODS, find_representation
+from derex.representations.optimised import OptimisedTraining
+from derex.representations.rnd import RndConfig
+from derex.representations.states import StatesConfig
 
 WIDTH, FEATURES = 64, 64  # units of a layer, and k
 
@@ -53,29 +53,29 @@ others have the agent's"""
 NEW = Decomposition(episodic=0.1)
 """of a bonus for what is rare in all experience and new in its episode"""
 
-FORMS: dict[tuple[str, str], Form] = {
-    ("vmpo", ""): NoForm(),
-    ("laplacian", "belief"): BeliefForm(Decomposition(objective="laplacian"), lambda_b=0.0),
-    ("rnd", ""): RndForm(centre_bonus=True),
-    ("derex-rep", "belief"): BeliefForm(lambda_b=0.0),
-    ("derex", "histories"): HistoriesForm(NEW, centre_bonus=True, training=OwnTraining(steps=4)),
-    ("derex", "states"): StatesForm(NEW, centre_bonus=True),
-    ("derex", "belief"): BeliefForm(NEW, centre_bonus=True, weight=1.0, test_actions=False),
+FORMS: dict[tuple[str, str], RepresentationConfig] = {
+    ("vmpo", ""): NoRepresentation(),
+    ("laplacian", "belief"): BeliefConfig(Decomposition(objective="laplacian"), lambda_b=0.0),
+    ("rnd", ""): RndConfig(centre_bonus=True),
+    ("derex-rep", "belief"): BeliefConfig(lambda_b=0.0),
+    ("derex", "histories"): HistoriesConfig(NEW, centre_bonus=True, training=OptimisedTraining(steps=4)),
+    ("derex", "states"): StatesConfig(NEW, centre_bonus=True),
+    ("derex", "belief"): BeliefConfig(NEW, centre_bonus=True, weight=1.0, test_actions=False),
 }
 """by method and form, on all environments; `width` and `k` are the study's"""
 
-FORMS_ON: dict[str, dict[tuple[str, str], Form]] = {
+FORMS_ON: dict[str, dict[tuple[str, str], RepresentationConfig]] = {
     # With a key in hand the way back leads through cells that the episode has shown already.
     "key-rooms-N": {
-        ("derex", "histories"): HistoriesForm(centre_bonus=True, width=WIDTH),
-        ("derex", "states"): StatesForm(centre_bonus=True, width=WIDTH),
-        ("derex", "belief"): BeliefForm(centre_bonus=True, weight=1.0, test_actions=False),
+        ("derex", "histories"): HistoriesConfig(centre_bonus=True, width=WIDTH),
+        ("derex", "states"): StatesConfig(centre_bonus=True, width=WIDTH),
+        ("derex", "belief"): BeliefConfig(centre_bonus=True, weight=1.0, test_actions=False),
     },
     # Rows are modes of σ = 1, and all of a smaller k (docs/agents.md). With more units and features than there are
     # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt. A path along cells that
     # are rare all the way collects up to 10 λ_b in each of N steps, which has to stay below the reward of 1.
     "deep-sea-N": {
-        ("derex", "states"): StatesForm(Decomposition(k=256), lambda_b=0.005, centre_bonus=True, width=256)
+        ("derex", "states"): StatesConfig(Decomposition(k=256), lambda_b=0.005, centre_bonus=True, width=256)
     },
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
@@ -87,9 +87,11 @@ def exploration_agent(env: str, method: str = "", form: str = "", *, width: int 
     return replace(agent, learning_rate=LEARNING_RATES.get((method, form), agent.learning_rate))
 
 
-def exploration_form(env: str, method: str, form: str = "", *, width: int = WIDTH, k: int = FEATURES) -> Form:
+def exploration_form(
+    env: str, method: str, form: str = "", *, width: int = WIDTH, k: int = FEATURES
+) -> RepresentationConfig:
     """The representation of a method on an environment; a user's own, `package.module:Class`, as it is."""
-    default = find_form(method, form)
+    default = find_representation(method, form)
     if method not in METHODS:
         return default
     chosen = method, form or next(iter(METHODS[method]))
@@ -102,13 +104,13 @@ def _family(env: str) -> str:
     return re.sub(r"(?<=-)\d+\b", "N", env)
 
 
-def _sized(form: Form, width: int, k: int) -> Form:
+def _sized(form: RepresentationConfig, width: int, k: int) -> RepresentationConfig:
     """The same form in the study's sizes."""
-    if isinstance(form, RndForm):
+    if isinstance(form, RndConfig):
         return replace(form, width=width, k=k)
-    if isinstance(form, HistoriesForm | StatesForm):
+    if isinstance(form, HistoriesConfig | StatesConfig):
         return replace(form, width=width, decomposition=replace(form.decomposition, k=k))
-    if isinstance(form, BeliefForm):
+    if isinstance(form, BeliefConfig):
         return replace(form, decomposition=replace(form.decomposition, k=k))
     return form
 
@@ -119,18 +121,18 @@ PAPER_AGENT = AgentConfig(core="lstm", encoder="appendix", width=512, previous_r
 PRINTED = Decomposition(k=64, ritz=False, limit=math.inf, sigma_floor=0.05, statistics_decay=0.95)
 """Σ̃ a running mean, every f_i taken for a singular function, features without a limit"""
 
-PAPER_FORMS: dict[tuple[str, str], Form] = {
-    ("laplacian", "belief"): BeliefForm(Decomposition(k=512, objective="laplacian"), lambda_b=0.0),
-    ("derex-rep", "belief"): BeliefForm(replace(PRINTED, k=512), lambda_b=0.0, tests="to-end"),
-    ("derex", "belief"): BeliefForm(PRINTED, lambda_b=0.001, centre_bonus=False, tests="to-end"),
+PAPER_FORMS: dict[tuple[str, str], RepresentationConfig] = {
+    ("laplacian", "belief"): BeliefConfig(Decomposition(k=512, objective="laplacian"), lambda_b=0.0),
+    ("derex-rep", "belief"): BeliefConfig(replace(PRINTED, k=512), lambda_b=0.0, tests="to-end"),
+    ("derex", "belief"): BeliefConfig(PRINTED, lambda_b=0.001, centre_bonus=False, tests="to-end"),
 }
 """tables of appendix C: De-Rex representation on DMLab-30, exploration on DM-Hard-8; all tests run to the end of what
 an unroll holds"""
 
 
-def paper_form(env: str, method: str, form: str = "") -> Form:
+def paper_form(env: str, method: str, form: str = "") -> RepresentationConfig:
     """What the paper prints of a method, in its form; a form that is not the paper's as it is by itself."""
-    return PAPER_FORMS.get((method, form or "belief")) or find_form(method, form)
+    return PAPER_FORMS.get((method, form or "belief")) or find_representation(method, form)
 
 
 SMALL = AgentConfig(core="feed-forward", width=32, unroll=16, learning_rate=3e-3, epsilon_kl=0.01)
@@ -154,7 +156,7 @@ class Preset(NamedTuple):
 
     agent: Callable[[str, str, str], AgentConfig]
     """of an environment, for a method and one of its forms"""
-    form: Callable[[str, str, str], Form]
+    form: Callable[[str, str, str], RepresentationConfig]
     """the same for the representation"""
 
 
@@ -163,7 +165,7 @@ PRESETS: dict[str, Preset] = {
     "paper": Preset(lambda env, method, form: PAPER_AGENT, paper_form),
     "small": Preset(
         lambda env, method, form: SMALL_AGENTS.get(_family(env), SMALL),
-        lambda env, method, form: find_form(method, form),
+        lambda env, method, form: find_representation(method, form),
     ),
 }
 """`derex train --preset NAME`"""

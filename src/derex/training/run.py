@@ -140,7 +140,7 @@ def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
     make_folder(config.out)
     with locked(config.out):
         plan = plan_run(config)
-        say = _teller(progress)
+        say = _notifier(progress)
         for problem in plan.found.problems if plan.found else ():
             say(f"damaged checkpoint: {problem}. The one before it is used.")
         if plan.finished:
@@ -151,7 +151,7 @@ def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
         check_disk(config.out, size)
         carry_out(plan)
         with StopRequest() as stop, one_blas_thread():
-            return _Run(plan, progress or _Nobody(), say, stop).to_the_end()
+            return _Run(plan, progress or NullProgress(), say, stop).run_to_end()
 
 
 def _rehearse(config: TrainConfig) -> int:
@@ -160,7 +160,7 @@ def _rehearse(config: TrainConfig) -> int:
     Returns how many bytes the state takes.
     """
     training = make_training(config)
-    state = jax.eval_shape(lambda: training.begin_seeds(config.all_seeds))
+    state = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
     try:
         json.dumps(plain_options(config), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -197,7 +197,7 @@ class _Run:
         saved: dict[str, Any] = {}
         visits = None
         if plan.found is None:
-            self._place(self.training.begin_seeds(self.config.all_seeds))
+            self._place(self.training.init_seeds(self.config.all_seeds))
         else:
             saved = plan.found.manifest["progress"]
             visits = load_arrays(plan.found)[VISITS_PART]
@@ -238,7 +238,7 @@ class _Run:
         """Environment steps of each seed."""
         return self.done * self.config.iteration_steps
 
-    def to_the_end(self) -> TrainResult:
+    def run_to_end(self) -> TrainResult:
         """Trains; every file is as it should be whenever it stops."""
         try:
             self.visits.write()
@@ -334,9 +334,9 @@ class _Run:
         return Snapshot(self.step, state, dtypes, self.visits.arrays(), progress, self.score, options)
 
     def _step(self, iterations: int) -> None:
-        afresh = self.logged == self.done  # what was added up is written
+        reset_metrics = self.logged == self.done  # what was added up is written
         more = self.done + iterations < self.config.iterations
-        self._place(self.loop.advance(self.state, iterations, afresh, more))
+        self._place(self.loop.advance(self.state, iterations, reset_metrics, more))
         jax.block_until_ready(self.state)
 
     def _note(self, event: str, **details: Any) -> None:
@@ -377,7 +377,7 @@ def _earlier_result(plan: Plan) -> TrainResult:
     return TrainResult(plan.config.out, tuple(final), scores_of(lines), 0.0, seconds, 0.0, True)
 
 
-def _teller(progress: Progress | None) -> Callable[[str], None]:
+def _notifier(progress: Progress | None) -> Callable[[str], None]:
     """How a message gets to whoever watches; nobody: it is in events.jsonl alone."""
     if progress is None:
         return lambda text: None
@@ -386,7 +386,7 @@ def _teller(progress: Progress | None) -> Callable[[str], None]:
     return lambda text: print(f"derex: {text}", file=sys.stderr, flush=True)
 
 
-class _Nobody:
+class NullProgress:
     """Is told everything and says nothing."""
 
     def compiled(self, seconds: float) -> None: ...

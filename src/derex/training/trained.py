@@ -24,7 +24,7 @@ import numpy as np
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network
-from derex.agents.policy import Policy, policy_for
+from derex.agents.policy import Policy, make_policy
 from derex.envs.host import HostTask, host_task
 from derex.envs.host.tasks import padded_task
 from derex.envs.interface import Environment
@@ -92,7 +92,7 @@ class TrainedAgents:
     @property
     def policy(self) -> Policy:
         """The kind of policy that the environment's actions ask for."""
-        return policy_for(self.environment.spec.action)
+        return make_policy(self.environment.spec.action)
 
     def network_of(self, seed: int) -> AgentNetwork:
         """The network of one seed."""
@@ -139,7 +139,7 @@ def restore_agents(
     own = {
         name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)
     }
-    shape = network_shape(environment.spec.observation, policy_for(environment.spec.action), agent)
+    shape = network_shape(environment.spec.observation, make_policy(environment.spec.action), agent)
     network = filled(shape, own, f"checkpoint: {found.path}", (len(seeds),))
     return TrainedAgents(
         folder, content, environment, agent, network, seeds, int(found.path.name), found.problems

@@ -11,7 +11,7 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import policy_for
+from derex.agents.policy import make_policy
 from derex.training.checkpoints import Snapshot, write_checkpoint
 from derex.training.config import to_plain
 from derex.training.factory import make_environment
@@ -26,7 +26,7 @@ RUNS = {"feed-forward": "catch", "lstm": "rooms-chain-2-hidden", "gaussian": "po
 def fresh_networks(env: str, agent: AgentConfig, seeds: tuple[int, ...], step: int) -> AgentNetwork:
     """One for each seed, side by side, other ones at each step; random numbers throughout."""
     spec = make_environment(env, agent).spec
-    leaves, tree = jax.tree.flatten(network_shape(spec.observation, policy_for(spec.action), agent))
+    leaves, tree = jax.tree.flatten(network_shape(spec.observation, make_policy(spec.action), agent))
     rng = np.random.default_rng(step)
     return jax.tree.unflatten(
         tree, [jnp.asarray(0.3 * rng.normal(size=(len(seeds), *leaf.shape)), leaf.dtype) for leaf in leaves]

@@ -11,7 +11,7 @@ import pytest
 
 import derex
 from derex import cli
-from derex.agents.rollout import decide, fresh_memory
+from derex.agents.rollout import decide, init_memory
 from derex.report.files import DamagedError
 from derex.training.export import export_agent, load_agent
 from derex.training.trained import restore_agents
@@ -27,7 +27,7 @@ def test_an_exported_agent_acts_as_the_runs_network(kind: str, runs: dict[str, P
     network, policy = agents.network_of(4), agents.policy
     spec, streams = agents.environment.spec, 3
     rng = np.random.default_rng(0)
-    memory, own = agent.initial(streams), fresh_memory(network, policy, streams)
+    memory, own = agent.initial(streams), init_memory(network, policy, streams)
     single = agent.initial()
     step = jax.jit(decide, static_argnums=1)
     for number in range(3):

@@ -16,7 +16,7 @@ from scipy.stats import binomtest, t
 from derex import cli
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import policy_for
+from derex.agents.policy import make_policy
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, train
 from derex.training.checkpoints import CheckpointError, Snapshot, path_name, restore_run, write_checkpoint
@@ -153,7 +153,7 @@ class Lottery:
 def test_quick_episodes_are_not_favoured() -> None:
     """Streams that played on until there are enough would count nine short episodes for each long one."""
     agent = AgentConfig(core="feed-forward", width=2)
-    shape = network_shape(Lottery.spec.observation, policy_for(Lottery.spec.action), agent)
+    shape = network_shape(Lottery.spec.observation, make_policy(Lottery.spec.action), agent)
     network = jax.tree.map(lambda leaf: jnp.ones((1, *leaf.shape)), shape)
     agents = TrainedAgents(Path(), {}, Lottery(), agent, network, (0,), 0)
     played = evaluate(agents, 600, seed=1)
