@@ -41,11 +41,11 @@ demo: $(READY)  ## the paper's Figures 2 and 3, quick: pictures, numbers and a p
 
 test: $(READY) $(ORACLE) $(SUITES)  ## lint, types and the test suite
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-all: $(READY) $(EVERYTHING)  ## every suite and logger, and the slow tests too
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)  ## ruff and the type checker
 	$(BIN)/ruff check .

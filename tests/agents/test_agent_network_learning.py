@@ -21,9 +21,7 @@ ENCODERS = ["plain", pytest.param("appendix", marks=pytest.mark.slow)]
 COMMANDS = ("Go to the left.", "go to the right", "do not go to the left", "stay")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> None:
-    """Programs that run for long are compiled as usual."""
+pytestmark = pytest.mark.usefixtures("optimised_compilation")
 
 
 class Told:

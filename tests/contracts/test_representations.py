@@ -134,15 +134,6 @@ JOINT = [name for name, form in FORMS.items() if isinstance(form, BeliefConfig)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Compilation is most of the time of this suite."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture(scope="module", autouse=True)
 def calm_adam() -> Iterator[None]:
     """Adam makes steps of ±learning rate out of rounding errors where a gradient is exactly 0; with a larger ε,
     programs that differ in the order of their sums stay together."""

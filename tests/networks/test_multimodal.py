@@ -39,14 +39,6 @@ APPENDIX_SIZES = {
 MIXTURES = [names for count in range(1, 7) for names in combinations(DECLARED, count)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def steps(names, seed: int = 0) -> Trajectories:
     """Random steps with these parts."""
     rng = np.random.default_rng(seed)

@@ -15,9 +15,7 @@ from derex.training.presets import find_preset
 STREAMS = 64
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> None:
-    """Programs that run for long are compiled as usual."""
+pytestmark = pytest.mark.usefixtures("optimised_compilation")
 
 
 @pytest.fixture(scope="module", autouse=True)
