@@ -1,4 +1,4 @@
-"""Checks the shapes and types of every annotated derex function, and keeps compilation, most of the suite's time, short."""
+"""Checks shapes and types of every annotated derex function; keeps compilation, most of the time, short."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # One cache of compiled programs for all workers, all runs and all child processes.
-CACHE = Path(__file__).parents[1] / "build" / "jax-cache"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Programs of tests run briefly: optimising them takes longer than it saves. `optimised_compilation` is the exception.
@@ -29,7 +28,8 @@ MOST_MAPPINGS = 30_000
 def limit_memory_mappings() -> Iterator[None]:
     """Clears JAX's caches before the process runs out of memory mappings.
 
-    Each compiled program holds mappings for as long as it is cached. Without this a worker dies of a segmentation fault.
+    Each compiled program holds mappings for as long as it is cached. Without this a worker dies of a
+    segmentation fault.
     """
     yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPPINGS:
