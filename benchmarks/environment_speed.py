@@ -18,7 +18,7 @@ import jax
 import tyro
 from jax import Array
 
-from derex.envs import Statistics, make, make_streams
+from derex.envs import EpisodeStatistics, make, make_streams
 from derex.types import Discrete, MultiDiscrete
 
 USUAL = (
@@ -41,7 +41,7 @@ class Speed:
     repeats: int = 5
 
 
-def random_actions(key: Array, streams: Statistics) -> Array:
+def random_actions(key: Array, streams: EpisodeStatistics) -> Array:
     """One for each stream."""
     action = streams.spec.action
     if isinstance(action, Discrete):

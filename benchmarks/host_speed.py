@@ -31,8 +31,8 @@ import jax
 import numpy as np
 
 from derex.agents.config import AgentConfig
-from derex.envs.host import HostTask, PoolOptions, empty_steps, host_task, open_streams
-from derex.envs.host.pool import cores_for
+from derex.envs.host import HostTask, PoolOptions, allocate_steps, make_host_task, open_streams
+from derex.envs.host.pool import worker_cores
 from derex.envs.host.worker import episode_seed
 from derex.training.config import TrainConfig
 from derex.training.factory import make_loop, make_training
@@ -81,7 +81,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     """Median rate of each row."""
-    task = host_task(options.env)
+    task = make_host_task(options.env)
     with ExitStack() as stack:
         makers: dict[str, Callable[[], Callable[[], float]]] = {
             BARE: lambda: processes(task, bare, options, stack),
@@ -158,7 +158,7 @@ def processes(
     """That wait until they are told to step for so many seconds."""
     context = multiprocessing.get_context("spawn")
     lines = []
-    cores = cores_for(options.workers) if options.pin else [None] * options.workers
+    cores = worker_cores(options.workers) if options.pin else [None] * options.workers
     for number, core in enumerate(cores):
         ours, theirs = context.Pipe()
         share = len(range(number, options.streams, options.workers))
@@ -207,7 +207,7 @@ def random_pool(task: HostTask, options: argparse.Namespace, stack: ExitStack) -
     groups = group_sizes(options.streams)
     pool = open_streams(task, [(0, b) for b in range(options.streams)], groups, PoolOptions(options.workers))
     stack.callback(pool.close)
-    now = [[empty_steps(task.spec, size) for size in groups] for _ in range(2)]
+    now = [[allocate_steps(task.spec, size) for size in groups] for _ in range(2)]
     rng = np.random.default_rng(0)
     drawn = [drawn_ahead(task.spec.action, rng, size) for size in groups]
     for group in range(len(groups)):

@@ -16,7 +16,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, begin, unroll
-from derex.envs.wrappers import Statistics, make_streams
+from derex.envs.wrappers import EpisodeStatistics, make_streams
 from derex.networks.encoders import InputSpec
 from derex.networks.recurrent import CORES, FeedForward
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec, Trajectories
@@ -88,7 +88,7 @@ def acted(request: pytest.FixtureRequest) -> Acted:
     return Acted(network, policy, first, second, actor)
 
 
-def unstaggered(actor: Actor, streams: Statistics) -> Actor:
+def unstaggered(actor: Actor, streams: EpisodeStatistics) -> Actor:
     """The time limits of first episodes are whole: what follows is known by heart."""
     environment, time_step = streams.reset(jax.random.key(4), stagger=False)
     return actor._replace(environment=environment, time_step=time_step)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from derex.envs.host import Steps
+from derex.envs.host import HostSteps
 from derex.envs.host.worker import episode_seed
 
 
@@ -22,7 +22,7 @@ class Ledger:
         self.counted: list[int] = []
         self.cut: list[int] = []
 
-    def add(self, start: int, step: Steps, cut: Any) -> None:
+    def add(self, start: int, step: HostSteps, cut: Any) -> None:
         """A step of the streams from `start` on, and which of them were cut by a fault."""
         for place, shown in enumerate(step.observation[0][:, 0]):
             first, last, gone = (bool(of[place]) for of in (step.first, step.last, cut))

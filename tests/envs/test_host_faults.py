@@ -10,7 +10,15 @@ from ledger import Ledger, written  # type: ignore[missing-import]
 from pretend_envs import FAULTS, Pretend, spec_of  # type: ignore[missing-import]
 from test_host_pool import assert_same, single_stream, walked  # type: ignore[missing-import]
 
-from derex.envs.host import EpisodeCounter, Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
+from derex.envs.host import (
+    EpisodeCounter,
+    HostSteps,
+    Pool,
+    PoolOptions,
+    StreamSources,
+    WorkerFailed,
+    allocate_steps,
+)
 from derex.envs.host.worker import episode_seed
 
 WHY = {
@@ -45,7 +53,7 @@ def test_every_kind_of_fault_cuts_one_episode_and_no_more(tmp_path: Path) -> Non
     actions = np.random.default_rng(0).integers(0, 3, (20, 2 * n)).astype(np.int32)
     # Streams b and b + n share a worker, and are in different groups.
     with Pool(
-        Streams(spec_of(), sources, keys, (n, n)),
+        StreamSources(spec_of(), sources, keys, (n, n)),
         PoolOptions(n, timeout=2.0),
         lambda event, **details: told.append((event, details)),
     ) as pool:
@@ -87,7 +95,7 @@ def test_a_stream_between_two_episodes_is_not_cut(tmp_path: Path) -> None:
         partial(Pretend, length=9, fault="exit", at=3, only_first=True, log=log),
         partial(Pretend, length=3),
     ]
-    with Pool(Streams(spec_of(), sources, [(7, 0), (7, 1)], (2,)), PoolOptions(1)) as pool:
+    with Pool(StreamSources(spec_of(), sources, [(7, 0), (7, 1)], (2,)), PoolOptions(1)) as pool:
         steps, cuts = walked(pool, np.ones((8, 2), np.int32))
         assert pool.restarts == 1
     assert np.flatnonzero([cut[0] for cut in cuts]).tolist() == [4]
@@ -113,7 +121,7 @@ def test_past_the_limit_it_stops_with_the_workers_own_traceback() -> None:
             WorkerFailed, match=r"(?s)more than 2 times in a row.*in fail.*RuntimeError: the dragon is asleep"
         ),
         Pool(
-            Streams(spec_of(), [source], [(0,)], (1,)),
+            StreamSources(spec_of(), [source], [(0,)], (1,)),
             PoolOptions(1, restarts=2),
             lambda event, **_: told.append(event),
         ) as pool,
@@ -125,7 +133,7 @@ def test_past_the_limit_it_stops_with_the_workers_own_traceback() -> None:
 def test_many_slow_beginnings_are_no_hanging() -> None:
     """Four of 0.6 s in one step, and a limit of 1 s."""
     sources = [partial(Pretend, slow=0.6)] * 4
-    with Pool(Streams(spec_of(), sources, [(i,) for i in range(4)], (4,)), PoolOptions(1, 1.0)) as pool:
+    with Pool(StreamSources(spec_of(), sources, [(i,) for i in range(4)], (4,)), PoolOptions(1, 1.0)) as pool:
         walked(pool, np.zeros((3, 4), np.int32))
         assert pool.restarts == 0
 
@@ -134,7 +142,7 @@ def test_steps_give_restarts_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """One allowed, three needed, far enough apart."""
     monkeypatch.setattr("derex.envs.host.pool.GIVEN_BACK", 5)
     source = partial(Pretend, length=50, fault="exit", at=8)
-    with Pool(Streams(spec_of(), [source], [(0,)], (1,)), PoolOptions(1, restarts=1)) as pool:
+    with Pool(StreamSources(spec_of(), [source], [(0,)], (1,)), PoolOptions(1, restarts=1)) as pool:
         walked(pool, np.zeros((30, 1), np.int32))
         assert pool.restarts == 3
 
@@ -154,16 +162,16 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
     counters = [EpisodeCounter(np.zeros(size, bool), 2.5) for size in groups]
     ledger = Ledger([(3, b) for b in range(n)])
 
-    def note(group: int, step: Steps, cut: Any) -> None:
+    def note(group: int, step: HostSteps, cut: Any) -> None:
         counters[group].add(step, cut)
         ledger.add(4 * group, step, cut)
 
     with Pool(
-        Streams(spec_of(), sources, [(3, b) for b in range(n)], groups),
+        StreamSources(spec_of(), sources, [(3, b) for b in range(n)], groups),
         PoolOptions(2),
         lambda event, **_: told.append(event),
     ) as pool:
-        now = [empty_steps(spec_of(), size) for size in groups]
+        now = [allocate_steps(spec_of(), size) for size in groups]
         for g in range(2):
             pool.send(g)
             note(g, now[g], pool.receive(g, now[g]))
@@ -171,7 +179,7 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
             for g in range(2):
                 pool.send(g, rng.integers(0, 3, groups[g]).astype(np.int32))
             for g in range(2):
-                was_last, here = now[g].last, empty_steps(spec_of(), groups[g])
+                was_last, here = now[g].last, allocate_steps(spec_of(), groups[g])
                 gone = pool.receive(g, here, now[g].observation)
                 np.testing.assert_array_equal(here.first, was_last)
                 assert not np.any(gone & (here.reward != 0))

@@ -15,9 +15,17 @@ import numpy as np
 import pytest
 from pretend_envs import Pretend, spec_of  # type: ignore[missing-import]
 
-from derex.envs.host import EpisodeCounter, Pool, PoolOptions, Steps, Streams, WorkerFailed, empty_steps
-from derex.envs.host.memory import SharedMemory, layout_of
-from derex.envs.host.pool import cores_for, number_of_workers, shared_out
+from derex.envs.host import (
+    EpisodeCounter,
+    HostSteps,
+    Pool,
+    PoolOptions,
+    StreamSources,
+    WorkerFailed,
+    allocate_steps,
+)
+from derex.envs.host.memory import SharedMemory, make_row_layout
+from derex.envs.host.pool import assign_rows, count_workers, worker_cores
 from derex.envs.host.worker import HostStream, episode_seed, packed
 from derex.types import EnvironmentSpec
 
@@ -47,7 +55,7 @@ def single_stream(
     return steps
 
 
-def walked(pool: Pool, actions: Any) -> tuple[list[Steps], list[Any]]:
+def walked(pool: Pool, actions: Any) -> tuple[list[HostSteps], list[Any]]:
     """All steps of all groups side by side, and which were cut by faults."""
     steps, cuts = [], []
     before: list[Any] = [None] * len(pool.groups)
@@ -57,7 +65,7 @@ def walked(pool: Pool, actions: Any) -> tuple[list[Steps], list[Any]]:
             pool.send(g, None if row is None else row[end - pool.groups[g] : end])
         parts, cut = [], []
         for g, size in enumerate(pool.groups):
-            parts.append(empty_steps(pool.spec, size))
+            parts.append(allocate_steps(pool.spec, size))
             cut.append(pool.receive(g, parts[-1], before[g]))
             before[g] = parts[-1].observation
         steps.append(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
@@ -65,12 +73,12 @@ def walked(pool: Pool, actions: Any) -> tuple[list[Steps], list[Any]]:
     return steps, cuts
 
 
-def streams_of(source: Callable[[], Any], groups: tuple[int, ...], spec: EnvironmentSpec) -> Streams:
+def streams_of(source: Callable[[], Any], groups: tuple[int, ...], spec: EnvironmentSpec) -> StreamSources:
     n = sum(groups)
-    return Streams(spec, [source] * n, [(7, b) for b in range(n)], groups)
+    return StreamSources(spec, [source] * n, [(7, b) for b in range(n)], groups)
 
 
-def assert_same(steps: list[Steps], row: int, expected: list[tuple[Any, ...]]) -> None:
+def assert_same(steps: list[HostSteps], row: int, expected: list[tuple[Any, ...]]) -> None:
     for step, (seen, *others) in zip(steps, expected, strict=True):
         for ours, theirs in zip(step.observation, jax.tree.leaves(seen), strict=True):
             np.testing.assert_array_equal(ours[row], theirs)
@@ -81,7 +89,7 @@ def assert_same(steps: list[Steps], row: int, expected: list[tuple[Any, ...]]) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_is_a_single_environment_with_resets(kind: str) -> None:
     env = Pretend(**KINDS[kind])
-    memory = SharedMemory(layout_of(env.spec, 3))
+    memory = SharedMemory(make_row_layout(env.spec, 3))
     memory.rows.elapsed[1] = 2
     stream = HostStream(env, (7, 1), 1, memory.rows)
     actions = np.random.default_rng(0).integers(0, 3, 30)
@@ -176,9 +184,9 @@ import sys
 sys.path.insert(0, {tests!r})
 from functools import partial
 from pretend_envs import Pretend
-from derex.envs.host import Pool, PoolOptions, Streams
+from derex.envs.host import Pool, PoolOptions, StreamSources
 source = partial(Pretend, fault="hang", at=0, engine=True)
-pool = Pool(Streams(Pretend().spec, [source] * 2, [(0, 0), (0, 1)], (2,)), PoolOptions(2))
+pool = Pool(StreamSources(Pretend().spec, [source] * 2, [(0, 0), (0, 1)], (2,)), PoolOptions(2))
 pool.send(0)
 pool.send(0)  # now both hang
 print(*pool.processes, flush=True)
@@ -271,7 +279,7 @@ def test_what_a_worker_says_is_told(source: Any, says: str) -> None:
 @pytest.mark.parametrize("groups", [(1,), (4,), (2, 2), (5, 4), (8, 8), (1, 1, 1)])
 def test_streams_are_shared_out_evenly(groups: tuple[int, ...], workers: int) -> None:
     workers = min(workers, sum(groups))
-    members = shared_out(groups, workers)
+    members = assign_rows(groups, workers)
     assert len(members) == workers
     rows = np.sort(np.concatenate([rows for each in members for rows in each.values()]))
     np.testing.assert_array_equal(rows, np.arange(sum(groups)))
@@ -294,15 +302,15 @@ def test_workers_stay_on_a_core_each_where_all_cores_have_equally_many(
     monkeypatch: pytest.MonkeyPatch, cores: set[int], workers: int, expected: list[int | None]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores, raising=False)
-    assert cores_for(workers) == expected
-    assert number_of_workers(None, 100) == len(cores)
-    assert number_of_workers(workers, 1) == 1
+    assert worker_cores(workers) == expected
+    assert count_workers(None, 100) == len(cores)
+    assert count_workers(workers, 1) == 1
 
 
 def test_cores_that_the_system_does_not_tell_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert cores_for(2) == [None, None]
-    assert number_of_workers(None, 100) == min(os.cpu_count() or 1, 100)
+    assert worker_cores(2) == [None, None]
+    assert count_workers(None, 100) == min(os.cpu_count() or 1, 100)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cores are chosen on Linux only")
@@ -312,14 +320,14 @@ def test_workers_are_where_they_should_be_and_one_whose_core_is_gone_is_anywhere
     """One that is started again stays on the core of the one before."""
     ours, gone = os.sched_getaffinity(0), 1023
     core = max(ours)
-    monkeypatch.setattr("derex.envs.host.pool.cores_for", lambda workers: [core, gone])
+    monkeypatch.setattr("derex.envs.host.pool.worker_cores", lambda workers: [core, gone])
     with Pool(streams_of(Pretend, (2,), spec_of()), PoolOptions(2)) as pool:
         walked(pool, [])
         assert [os.sched_getaffinity(process) for process in pool.processes] == [{core}, ours]
         os.kill(pool.processes[0], signal.SIGKILL)
-        before = empty_steps(pool.spec, 2)
+        before = allocate_steps(pool.spec, 2)
         pool.send(0, np.zeros(2, np.int32))
-        pool.receive(0, empty_steps(pool.spec, 2), before.observation)
+        pool.receive(0, allocate_steps(pool.spec, 2), before.observation)
         assert pool.restarts == 1
         assert os.sched_getaffinity(pool.processes[0]) == {core}
 
@@ -333,7 +341,7 @@ def test_episodes_are_counted_as_by_hand() -> None:
     cut[4, 1] = True
     for t in range(7):
         counter.add(
-            Steps(
+            HostSteps(
                 (), np.full(2, 1.0 - first[t], np.float32), 1.0 - last[t].astype(np.float32), cut[t], first[t]
             ),
             cut[t],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from derex.envs.host import VectorPool, VectorStreams, WorkerFailed, empty_steps
+from derex.envs.host import VectorPool, VectorStreams, WorkerFailed, allocate_steps
 from derex.envs.host.worker import episode_seed
 from derex.types import Discrete, EnvironmentSpec, TimeStep
 
@@ -108,7 +108,7 @@ def test_a_pool_of_vectors_is_stepped_in_groups() -> None:
     for row in [None, *actions]:
         pool.send(0, None if row is None else row[:2])
         pool.send(1, None if row is None else row[2:])
-        parts = [empty_steps(pool.spec, size) for size in pool.groups]
+        parts = [allocate_steps(pool.spec, size) for size in pool.groups]
         assert not any(pool.receive(g, part).any() for g, part in enumerate(parts))
         joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         steps.append(TimeStep(joined.observation[0], *joined[1:]))
@@ -167,7 +167,7 @@ def failed_pool(vector: Any, **options: Any) -> tuple[VectorPool, str, list[dict
     events: list[dict[str, Any]] = []
     told = lambda event, **details: events.append(details | {"event": event})  # noqa: E731
     pool = VectorPool(lambda n, seed: vector, [(0,)], (1,), tell=told, **options)
-    into = empty_steps(pool.spec, 1)
+    into = allocate_steps(pool.spec, 1)
     pool.send(0)
     pool.receive(0, into)
     pool.send(0, np.zeros(1, int))

@@ -10,14 +10,14 @@ import pytest
 from derex.envs.multitask import (
     MultiTask,
     TaskStreams,
-    assigned,
+    assign_tasks,
     layout,
     make_task_streams,
-    merged,
+    merge_specs,
     multi_task,
-    parts_of,
+    observation_parts,
 )
-from derex.envs.registry import SETS, make, tasks_of
+from derex.envs.registry import SETS, expand_tasks, make
 from derex.envs.wrappers import AutoReset, Batched
 from derex.types import Amount, Box, Discrete, EnvironmentSpec, Symbols, Words
 
@@ -44,37 +44,39 @@ def three() -> MultiTask:
 
 def test_sets_have_their_tasks() -> None:
     sizes = {"babyai-8": 8, "babyai-8-envpool": 8, "dmlab30": 30, "dmlab30-test": 30, "hard8": 8}
-    assert {name: len(tasks_of(name)) for name in SETS} == sizes
-    assert tasks_of("babyai-8")[-1] == "babyai:BabyAI-SynthS5R2-v0"
-    levels = [[task.partition(":")[2] for task in tasks_of(f"babyai-8{how}")] for how in ("", "-envpool")]
+    assert {name: len(expand_tasks(name)) for name in SETS} == sizes
+    assert expand_tasks("babyai-8")[-1] == "babyai:BabyAI-SynthS5R2-v0"
+    levels = [[task.partition(":")[2] for task in expand_tasks(f"babyai-8{how}")] for how in ("", "-envpool")]
     assert levels[0] == levels[1]
-    assert [task.partition(":")[0] for task in tasks_of("babyai-8-envpool")] == ["envpool"] * 7 + ["babyai"]
-    assert tasks_of("dmlab30")[0] == "dmlab:rooms_collect_good_objects_train"
-    both = [set(tasks_of(name)) for name in ("dmlab30", "dmlab30-test")]
+    assert [task.partition(":")[0] for task in expand_tasks("babyai-8-envpool")] == ["envpool"] * 7 + [
+        "babyai"
+    ]
+    assert expand_tasks("dmlab30")[0] == "dmlab:rooms_collect_good_objects_train"
+    both = [set(expand_tasks(name)) for name in ("dmlab30", "dmlab30-test")]
     levels = ("rooms_collect_good_objects", "rooms_exploit_deferred_effects")
     for own, other, how in zip(both, reversed(both), ("_train", "_test"), strict=True):
         assert own - other == {f"dmlab:{level}{how}" for level in levels}
-    assert "hard8:throw_across" in tasks_of("hard8")
+    assert "hard8:throw_across" in expand_tasks("hard8")
 
 
 def test_lists_have_their_items_and_sets_within_them_theirs() -> None:
-    assert tasks_of("catch") == ("catch",)
-    assert tasks_of("recall-2, rooms-chain-2") == ("recall-2", "rooms-chain-2")
-    assert tasks_of("catch,hard8") == ("catch", *tasks_of("hard8"))
+    assert expand_tasks("catch") == ("catch",)
+    assert expand_tasks("recall-2, rooms-chain-2") == ("recall-2", "rooms-chain-2")
+    assert expand_tasks("catch,hard8") == ("catch", *expand_tasks("hard8"))
 
 
 def test_what_stands_behind_an_at_goes_to_every_task() -> None:
-    assert tasks_of("dmlab30@9")[5] == "dmlab:language_select_described_object@9"
-    assert tasks_of("hard8@localhost:10001")[0].endswith("@localhost:10001")
-    assert tasks_of("vizdoom:VizdoomBasic-v1@2") == ("vizdoom:VizdoomBasic-v1@2",)
+    assert expand_tasks("dmlab30@9")[5] == "dmlab:language_select_described_object@9"
+    assert expand_tasks("hard8@localhost:10001")[0].endswith("@localhost:10001")
+    assert expand_tasks("vizdoom:VizdoomBasic-v1@2") == ("vizdoom:VizdoomBasic-v1@2",)
     with pytest.raises(ValueError, match="'babyai-8@3' has '@3' behind it, expected 'babyai-8' alone"):
-        tasks_of("babyai-8@3")
+        expand_tasks("babyai-8@3")
 
 
 @pytest.mark.parametrize("name", ["catch,", ",catch", "catch,,recall-2", " , "])
 def test_empty_items_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"name: .* has a comma with nothing before or behind it"):
-        tasks_of(name)
+        expand_tasks(name)
 
 
 @pytest.mark.parametrize("name", ["", "  "])
@@ -82,14 +84,14 @@ def test_no_name_at_all_is_refused(name: str) -> None:
     with pytest.raises(
         ValueError, match=r"name: expected the name of an environment, such as 'catch'; got none"
     ):
-        tasks_of(name)
+        expand_tasks(name)
 
 
 def test_repeated_names_are_refused() -> None:
     with pytest.raises(ValueError, match="'catch,recall-2,catch' has catch more than once"):
-        tasks_of("catch,recall-2,catch")
+        expand_tasks("catch,recall-2,catch")
     with pytest.raises(ValueError, match="has hard8:throw_across more than once"):
-        tasks_of("hard8,hard8:throw_across")
+        expand_tasks("hard8,hard8:throw_across")
 
 
 # --- what is seen ----------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def test_parts_are_as_large_as_the_largest() -> None:
         horizon=30,
         success_return=1.0,
     )
-    joined = merged("both", [one, two])
+    joined = merge_specs("both", [one, two])
     assert joined == EnvironmentSpec(
         "both",
         {
@@ -132,14 +134,14 @@ def test_parts_are_as_large_as_the_largest() -> None:
         30,
         1.0,
     )
-    assert merged("x", [one, two._replace(success_return=2.0)]).success_return is None
-    assert merged("x", [one._replace(success_return=None), two]).success_return is None
+    assert merge_specs("x", [one, two._replace(success_return=2.0)]).success_return is None
+    assert merge_specs("x", [one._replace(success_return=None), two]).success_return is None
 
 
 def test_parts_go_by_their_paths() -> None:
-    assert parts_of(spec_of("a", numbers(3))) == {"observation": numbers(3)}
+    assert observation_parts(spec_of("a", numbers(3))) == {"observation": numbers(3)}
     nested = spec_of("b", {"eye": (numbers(3), {"left": numbers(2)}), "ear": numbers()})
-    assert list(parts_of(nested)) == ["ear", "eye/0", "eye/1/left"]
+    assert list(observation_parts(nested)) == ["ear", "eye/0", "eye/1/left"]
 
 
 @pytest.mark.parametrize("arrays", [np, jnp])
@@ -170,7 +172,7 @@ def test_padding_is_exact(arrays: Any) -> None:
 
 
 def test_floats_of_two_widths_take_the_wider() -> None:
-    joined = merged("x", [spec_of("a", numbers(2, dtype=np.float16)), spec_of("b", numbers(2))])
+    joined = merge_specs("x", [spec_of("a", numbers(2, dtype=np.float16)), spec_of("b", numbers(2))])
     assert joined.observation == {"observation": numbers(2)}
 
 
@@ -193,12 +195,14 @@ def test_floats_of_two_widths_take_the_wider() -> None:
 )
 def test_parts_of_different_kinds_are_refused(one: Any, other: Any, said: str) -> None:
     with pytest.raises(ValueError, match=f"env: the part 'eye' is {said}"):
-        merged("x", [spec_of("a", {"eye": one}), spec_of("b", {"eye": other})])
+        merge_specs("x", [spec_of("a", {"eye": one}), spec_of("b", {"eye": other})])
 
 
 def test_different_actions_are_refused_and_named() -> None:
     with pytest.raises(ValueError, match=r"Discrete\(n=3\) in a, c; Box\(size=2, low=-1.0, high=1.0\) in b"):
-        merged("x", [spec_of("a", numbers(1)), spec_of("b", numbers(1), Box(2)), spec_of("c", numbers(1))])
+        merge_specs(
+            "x", [spec_of("a", numbers(1)), spec_of("b", numbers(1), Box(2)), spec_of("c", numbers(1))]
+        )
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ def test_different_actions_are_refused_and_named() -> None:
 @pytest.mark.parametrize(("n", "tasks"), [(3, 3), (8, 3), (30, 7), (256, 30)])
 def test_streams_are_shared_out_evenly(n: int, tasks: int) -> None:
     specs = [spec_of(str(k), numbers(1)) for k in range(tasks)]
-    of = assigned(specs, n).task
+    of = assign_tasks(specs, n).task
     counts = np.bincount(of, minlength=tasks)
     assert counts.sum() == n
     assert counts.max() - counts.min() <= 1

@@ -17,13 +17,13 @@ from derex.envs.host import (
     JoinedPool,
     Pool,
     PoolOptions,
-    empty_steps,
-    host_tasks,
+    allocate_steps,
+    make_host_tasks,
     open_streams,
 )
 from derex.envs.host.tasks import JaxTask
 from derex.envs.interface import DrawnHostEnvironment, HostEnvironment
-from derex.envs.registry import make, tasks_of
+from derex.envs.registry import expand_tasks, make
 from derex.types import Amount, Box, Discrete
 
 OPTIONS = PoolOptions(workers=2)
@@ -42,7 +42,7 @@ def fakes() -> Iterator[None]:
 
 
 def walked(pool: Any, steps: int) -> list[Any]:
-    """All steps of all groups, with action 1 throughout; each a `Steps` of all streams, and a count of episodes."""
+    """All steps of all groups, with action 1 throughout; each a `HostSteps` of all streams, and a count of episodes."""
     groups = range(len(pool.groups))
     seen: list[Any] = []
     before: list[Any] = [None] * len(groups)
@@ -51,7 +51,7 @@ def walked(pool: Any, steps: int) -> list[Any]:
         for g in groups:
             pool.send(g, None if t == 0 else np.ones(pool.groups[g], np.int32))
         for g in groups:
-            into = empty_steps(pool.spec, pool.groups[g])
+            into = allocate_steps(pool.spec, pool.groups[g])
             assert not pool.receive(g, into, before[g]).any()
             before[g] = into.observation
             parts.append(into)
@@ -64,7 +64,7 @@ def keys(n: int) -> list[tuple[int, ...]]:
 
 
 def test_a_mixed_list_is_one_environment() -> None:
-    task = host_tasks("mixed", MIXED)
+    task = make_host_tasks("mixed", MIXED)
     assert [each.name for each in task.tasks] == list(MIXED)
     assert [each.spec.name for each in task.tasks] == list(MIXED)
     assert {name: part.shape for name, part in task.spec.observation.items()} == {
@@ -79,7 +79,7 @@ def test_a_mixed_list_is_one_environment() -> None:
 
 
 def test_streams_of_a_mixed_list_show_their_own_parts_and_nothing_else() -> None:
-    task = host_tasks("mixed", MIXED)
+    task = make_host_tasks("mixed", MIXED)
     pool = open_streams(task, keys(7), (4, 3), OPTIONS)
     assert isinstance(pool, Pool)
     try:
@@ -103,7 +103,7 @@ def test_streams_of_a_mixed_list_show_their_own_parts_and_nothing_else() -> None
 def test_a_slow_task_has_as_many_steps_as_a_quick_one() -> None:
     """All streams take every step together; episodes are counted for each by its own threshold."""
     names = ("fakes:small", "fakes:slow", "fakes:large")
-    task = host_tasks("x", names)
+    task = make_host_tasks("x", names)
     pool = open_streams(task, keys(6), (6,), OPTIONS)
     counter = EpisodeCounter(np.zeros(6, bool), np.array([7, np.inf, 7, 7, np.inf, 7]))
     try:
@@ -123,8 +123,8 @@ def test_a_slow_task_has_as_many_steps_as_a_quick_one() -> None:
 
 def test_libraries_that_step_many_are_joined_with_workers() -> None:
     """The same steps as with workers alone, wherever a group holds all tasks."""
-    plain = host_tasks("x", ("fakes:small", "fakes:slow", "fakes:large"))
-    quick = host_tasks("x", ("fakes-many:small", "fakes:slow", "fakes-many:large"))
+    plain = make_host_tasks("x", ("fakes:small", "fakes:slow", "fakes:large"))
+    quick = make_host_tasks("x", ("fakes-many:small", "fakes:slow", "fakes-many:large"))
     seen = []
     for task, kind in ((plain, Pool), (quick, JoinedPool)):
         pool = open_streams(task, keys(7), (4, 3), OPTIONS, begun=np.full(7, 2))
@@ -140,7 +140,7 @@ def test_libraries_that_step_many_are_joined_with_workers() -> None:
 
 
 def test_where_a_group_lacks_a_task_all_are_in_workers() -> None:
-    task = host_tasks("x", ("fakes-many:small", "fakes:large"))
+    task = make_host_tasks("x", ("fakes-many:small", "fakes:large"))
     pool = open_streams(task, keys(2), (1, 1), OPTIONS)
     try:
         assert isinstance(pool, Pool)
@@ -151,7 +151,7 @@ def test_where_a_group_lacks_a_task_all_are_in_workers() -> None:
 
 def test_streams_are_shared_out_by_their_numbers() -> None:
     """With two seeds in a group, stream b of each plays the same task; each first episode starts within its limit."""
-    task = host_tasks("x", ("fakes:small", "fakes:large"))
+    task = make_host_tasks("x", ("fakes:small", "fakes:large"))
     numbers = [0, 1, 0, 1, 2, 3, 2, 3]
     pool = open_streams(task, keys(8), (4, 4), OPTIONS, numbers=numbers)
     try:
@@ -163,7 +163,7 @@ def test_streams_are_shared_out_by_their_numbers() -> None:
 
 
 def test_first_episodes_are_staggered_within_their_own_time_limits() -> None:
-    task = host_tasks("x", ("fakes:small", "rooms-chain-1"))
+    task = make_host_tasks("x", ("fakes:small", "rooms-chain-1"))
     pool = open_streams(task, keys(8), (8,), OPTIONS, stagger=True)
     pool.close()
     assert pool.shortened.any()
@@ -191,7 +191,7 @@ def test_a_jax_environment_is_a_host_environment() -> None:
 
 
 def test_the_previous_reward_is_seen_in_all() -> None:
-    task = host_tasks("x", ("fakes-many:small", "fakes:large"), previous_reward=True)
+    task = make_host_tasks("x", ("fakes-many:small", "fakes:large"), previous_reward=True)
     assert task.spec.observation["reward"] == Amount()
     pool = open_streams(task, keys(2), (2,), OPTIONS)
     try:
@@ -203,9 +203,9 @@ def test_the_previous_reward_is_seen_in_all() -> None:
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no environment 'catc'"):
-        host_tasks("x", ("fakes:small", "catc"))
+        make_host_tasks("x", ("fakes:small", "catc"))
     with pytest.raises(ValueError, match=r"Discrete\(n=4\) in fakes:small; Discrete\(n=3\) in catch"):
-        host_tasks("x", ("fakes:small", "catch"))
+        make_host_tasks("x", ("fakes:small", "catch"))
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def test_dmlab30_is_one_environment_of_thirty_levels(lab: None) -> None:
-    task = host_tasks("dmlab30", tasks_of("dmlab30"))
+    task = make_host_tasks("dmlab30", expand_tasks("dmlab30"))
     assert task.spec.action == Discrete(15)
     assert {name: part.shape for name, part in task.spec.observation.items()} == {
         "image": (72, 96, 3),
@@ -239,7 +239,7 @@ def test_dmlab30_is_one_environment_of_thirty_levels(lab: None) -> None:
 
 def test_babyai_8_is_one_environment() -> None:
     pytest.importorskip("minigrid")
-    task = host_tasks("babyai-8", tasks_of("babyai-8"))
+    task = make_host_tasks("babyai-8", expand_tasks("babyai-8"))
     assert (task.spec.action, task.spec.success_return) == (Discrete(7), 0.05)
     assert list(task.spec.observation) == ["direction", "image", "mission"]
 
@@ -250,16 +250,16 @@ def test_hard8_is_one_environment_of_eight_levels(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(Path(__file__).with_name("standins"))
     server = importlib.import_module("hard8_server").Server()
     try:
-        task = host_tasks("hard8", tasks_of(f"hard8@{server.address}"))
+        task = make_host_tasks("hard8", expand_tasks(f"hard8@{server.address}"))
         assert isinstance(task.spec.action, Box)
         assert task.spec.action.size == 9
         pool = open_streams(task, keys(8), (8,), OPTIONS)
         try:
             pool.send(0)
-            first = empty_steps(pool.spec, 8)
+            first = allocate_steps(pool.spec, 8)
             assert not pool.receive(0, first).any()
             pool.send(0, np.zeros((8, 9), np.float32))
-            assert not pool.receive(0, empty_steps(pool.spec, 8), first.observation).any()
+            assert not pool.receive(0, allocate_steps(pool.spec, 8), first.observation).any()
         finally:
             pool.close()
     finally:

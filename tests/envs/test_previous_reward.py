@@ -21,10 +21,10 @@ from derex.envs.interface import (
 from derex.envs.wrappers import (
     HostPreviousReward,
     PreviousReward,
-    made_with_previous_reward,
+    add_reward_part,
     make_streams,
+    make_with_previous_reward,
     seen,
-    with_previous_reward,
 )
 from derex.types import Amount, Discrete, EnvironmentSpec, TimeStep
 
@@ -48,7 +48,7 @@ class Counting:
 
 def test_the_spec_says_so() -> None:
     plain = Catch().spec
-    spec = with_previous_reward(plain)
+    spec = add_reward_part(plain)
     assert spec.observation == {"observation": plain.observation, "reward": Amount()}
     assert spec._replace(observation=plain.observation) == plain
 
@@ -97,12 +97,12 @@ def test_dear_resets_stay_few() -> None:
 
 
 def test_a_host_environment_shows_it_too() -> None:
-    source = pickle.loads(pickle.dumps(partial(made_with_previous_reward, Counting)))
+    source = pickle.loads(pickle.dumps(partial(make_with_previous_reward, Counting)))
     env: Any = source()
     assert isinstance(env, HostPreviousReward)
     assert isinstance(env, HostEnvironment)
     assert not isinstance(env, DrawnHostEnvironment)
-    assert env.spec == with_previous_reward(Counting.spec)
+    assert env.spec == add_reward_part(Counting.spec)
     first = env.begin(3)
     assert (first["observation"].item(), first["reward"]) == (3.0, 0.0)
     for time, action in ((1, 4), (2, 1)):

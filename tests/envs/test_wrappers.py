@@ -9,7 +9,7 @@ import pytest
 from jax import Array
 from scipy import stats
 
-from derex.envs import AutoReset, Batched, Environment, Statistics, make, make_streams
+from derex.envs import AutoReset, Batched, Environment, EpisodeStatistics, make, make_streams
 from derex.types import Discrete, EnvironmentSpec
 
 HORIZON = 5
@@ -215,7 +215,7 @@ def test_what_the_streams_say_of_themselves():
     env = Clock()
     assert isinstance(env, Environment)
     streams = make_streams(env, 3)
-    assert isinstance(streams, Statistics)
+    assert isinstance(streams, EpisodeStatistics)
     assert streams.spec is env.spec
     assert streams.n == 3
     with pytest.raises(

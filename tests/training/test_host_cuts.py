@@ -13,7 +13,7 @@ from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.agents.policy import make_policy
 from derex.agents.rollout import Rollout
 from derex.agents.update import RewardStreams, agent_loss, compute_advantages, init_learner
-from derex.envs.host import Pool, Steps
+from derex.envs.host import HostSteps, Pool
 from derex.representations.base import NoRepresentation
 from derex.training.host_rollout import HostActor, joined
 from derex.types import Discrete, EnvironmentSpec
@@ -43,7 +43,7 @@ class ToldPool(Pool):
     def send(self, group: int, actions: Any = None) -> None:
         self.time += 1
 
-    def receive(self, group: int, into: Steps, before: Any = None) -> np.ndarray:
+    def receive(self, group: int, into: HostSteps, before: Any = None) -> np.ndarray:
         said = np.array([told[self.time] for told in TOLD.values()])
         cut, into.first[...] = said == "C", said == "F"
         into.observation[0][...] = np.stack([np.arange(N), np.full(N, self.time)], axis=1)

@@ -15,7 +15,7 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.cli import main
 from derex.envs import registry
-from derex.envs.multitask import assigned
+from derex.envs.multitask import assign_tasks
 from derex.envs.wrappers import EpisodeSums
 from derex.report.learning_curves import runs_of_task
 from derex.report.runs import find_runs
@@ -95,7 +95,9 @@ def sums_of(*rows: list[Any]) -> EpisodeSums:
 
 def reading_of(specs: list[EnvironmentSpec], episodes: EpisodeSums) -> Reading:
     one, none = np.ones(1), np.zeros((1, 1))
-    return Reading(one, 0 * one, {}, none, none, episodes, {}, assigned(specs, episodes.episodes.shape[1]))
+    return Reading(
+        one, 0 * one, {}, none, none, episodes, {}, assign_tasks(specs, episodes.episodes.shape[1])
+    )
 
 
 def test_every_task_counts_alike_however_many_episodes_it_has() -> None:

@@ -122,10 +122,10 @@ def offered(suite: str) -> list[str]:
 
 def listed() -> list[Listed]:
     """Every environment, by its example."""
-    from derex.envs.registry import known, make
+    from derex.envs.registry import builtin_environments, make
 
     entries = []
-    for entry in known():
+    for entry in builtin_environments():
         spec = make(entry.example).spec
         observation, actions = observation_text(spec.observation), action_text(spec.action)
         numbers = spec.horizon, spec.success_return, spec.n_states

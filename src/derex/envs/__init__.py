@@ -10,7 +10,7 @@ from derex.envs.grid.hidden import HiddenAgent, Walk
 from derex.envs.grid.maps import FOUR_ROOMS, Map, one_way_doors, random_maze, random_rooms
 from derex.envs.interface import Environment
 from derex.envs.registry import make, names
-from derex.envs.wrappers import AutoReset, Batched, EpisodeSums, Statistics, make_streams
+from derex.envs.wrappers import AutoReset, Batched, EpisodeStatistics, EpisodeSums, make_streams
 
 __all__ = [
     "FOUR_ROOMS",
@@ -18,11 +18,11 @@ __all__ = [
     "AutoReset",
     "Batched",
     "Environment",
+    "EpisodeStatistics",
     "EpisodeSums",
     "GridWorld",
     "HiddenAgent",
     "Map",
-    "Statistics",
     "Walk",
     "bayes_filter",
     "frame_table",

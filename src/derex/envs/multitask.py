@@ -27,10 +27,10 @@ from derex.envs.interface import Environment
 from derex.envs.wrappers import (
     AutoReset,
     Batched,
+    EpisodeStatistics,
     PreviousReward,
-    Statistics,
     StreamState,
-    with_previous_reward,
+    add_reward_part,
 )
 from derex.types import Amount, EnvironmentSpec, Symbols, TimeStep, Words
 
@@ -38,7 +38,7 @@ WHOLE = "observation"
 """the name of an observation without parts"""
 
 
-class Layout(NamedTuple):
+class ObservationPadding(NamedTuple):
     """How observations of one task become those of all."""
 
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
         return rows
 
 
-def merged(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
+def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
     """The spec of all tasks as one; refuses those that cannot be.
 
     The horizon is the longest; each task keeps its own. Success has a threshold only where all have the same.
@@ -72,18 +72,18 @@ def merged(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
     thresholds = {spec.success_return for spec in specs}
     return EnvironmentSpec(
         name,
-        merged_parts(specs),
+        merge_parts(specs),
         specs[0].action,
         max(spec.horizon for spec in specs),
         thresholds.pop() if len(thresholds) == 1 else None,
     )
 
 
-def merged_parts(specs: Sequence[EnvironmentSpec]) -> dict[str, Any]:
+def merge_parts(specs: Sequence[EnvironmentSpec]) -> dict[str, Any]:
     """All parts by name, as large as the largest."""
     parts: dict[str, tuple[str, Any]] = {}
     for spec in specs:
-        for name, part in parts_of(spec).items():
+        for name, part in observation_parts(spec).items():
             if name not in parts:
                 parts[name] = spec.name, part
                 continue
@@ -98,20 +98,20 @@ def merged_parts(specs: Sequence[EnvironmentSpec]) -> dict[str, Any]:
     return {name: part for name, (_, part) in parts.items()}
 
 
-def parts_of(spec: EnvironmentSpec) -> dict[str, Any]:
+def observation_parts(spec: EnvironmentSpec) -> dict[str, Any]:
     """The parts of an observation by their paths, "camera/left"."""
     leaves = jax.tree_util.tree_flatten_with_path(spec.observation)[0]
     return {"/".join(_word(step) for step in path) or WHOLE: part for path, part in leaves}
 
 
-def fits(part: Any, into: Any) -> bool:
+def can_pad(part: Any, into: Any) -> bool:
     """Whether a part, padded, can stand where another was."""
     return _joined(into, part) == into
 
 
-def layout(spec: EnvironmentSpec, parts: dict[str, Any]) -> Layout:
+def layout(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPadding:
     """Of one of the tasks that `parts` were merged from."""
-    return Layout(tuple(parts_of(spec)), parts)
+    return ObservationPadding(tuple(observation_parts(spec)), parts)
 
 
 def _check_actions(specs: Sequence[EnvironmentSpec]) -> None:
@@ -162,7 +162,7 @@ def _text(part: Any) -> str:
     return f"{kind} of {np.dtype(part.dtype)} {tuple(part.shape)}"
 
 
-class Assigned(NamedTuple):
+class TaskAssignment(NamedTuple):
     """Which stream plays which task."""
 
     specs: tuple[EnvironmentSpec, ...]
@@ -182,17 +182,17 @@ class Assigned(NamedTuple):
         return np.asarray(thresholds, np.float32)[self.task]
 
 
-def assigned(specs: Sequence[EnvironmentSpec], n: int) -> Assigned:
+def assign_tasks(specs: Sequence[EnvironmentSpec], n: int) -> TaskAssignment:
     """Streams shared out: their numbers of two tasks differ by one at most."""
     if n < len(specs):
         raise ValueError(
             f"streams: expected at least one for each of the {len(specs)} tasks, got {n}. Give more, best a multiple "
             f"of {2 * len(specs)}, so that both halves of them hold all tasks alike."
         )
-    return Assigned(tuple(specs), np.arange(n) % len(specs))
+    return TaskAssignment(tuple(specs), np.arange(n) % len(specs))
 
 
-class Padded:
+class PaddedEnvironment:
     """A JAX environment that shows the parts of all tasks; whether it draws its states stays as it is."""
 
     def __init__(self, name: str, env: Environment, parts: dict[str, Any]) -> None:
@@ -235,11 +235,13 @@ def multi_task(
         environments: by name; they have the same actions, and parts of one name of one kind.
         previous_reward: whether the reward of the step before is a part of what is seen.
     """
-    spec = merged(name, [each.spec._replace(name=task) for task, each in environments.items()])
-    tasks: list[Environment] = [Padded(task, each, spec.observation) for task, each in environments.items()]
+    spec = merge_specs(name, [each.spec._replace(name=task) for task, each in environments.items()])
+    tasks: list[Environment] = [
+        PaddedEnvironment(task, each, spec.observation) for task, each in environments.items()
+    ]
     if not previous_reward:
         return MultiTask(tuple(tasks), spec)
-    return MultiTask(tuple(PreviousReward(task) for task in tasks), with_previous_reward(spec))
+    return MultiTask(tuple(PreviousReward(task) for task in tasks), add_reward_part(spec))
 
 
 class TaskStates(NamedTuple):
@@ -257,7 +259,7 @@ class TaskStreams:
     def __init__(self, environment: MultiTask, n: int) -> None:
         self.spec = environment.spec
         self.n = n
-        self.assigned = assigned([task.spec for task in environment.tasks], n)
+        self.assigned = assign_tasks([task.spec for task in environment.tasks], n)
         counts = np.bincount(self.assigned.task)
         self.streams = tuple(
             Batched(AutoReset(task), int(count))
@@ -300,6 +302,6 @@ class TaskStreams:
         return TaskStates(tuple(state for state, _ in parts), counted), step
 
 
-def make_task_streams(environment: MultiTask, n: int) -> Statistics:
+def make_task_streams(environment: MultiTask, n: int) -> EpisodeStatistics:
     """n endless streams of the tasks with statistics of their episodes."""
-    return Statistics(TaskStreams(environment, n))
+    return EpisodeStatistics(TaskStreams(environment, n))

@@ -4,9 +4,9 @@ A suite is a module of `derex.envs.suites` that is imported when it is first ask
 
 Many tasks under one name: the sets that people compare on, and any list `a,b,c`.
 
-tasks_of("babyai-8")            the eight names in it
-tasks_of("catch,deep-sea-8")    ("catch", "deep-sea-8")
-tasks_of("catch")               ("catch",)
+expand_tasks("babyai-8")            the eight names in it
+expand_tasks("catch,deep-sea-8")    ("catch", "deep-sea-8")
+expand_tasks("catch")               ("catch",)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Entry(NamedTuple):
     """a number to show it with"""
 
 
-class Known(NamedTuple):
+class EnvironmentInfo(NamedTuple):
     """An environment that can be made."""
 
     pattern: str
@@ -167,10 +167,10 @@ def names() -> tuple[str, ...]:
     return tuple(_ENTRIES)
 
 
-def known() -> tuple[Known, ...]:
+def builtin_environments() -> tuple[EnvironmentInfo, ...]:
     """What `make` knows, with a line on each and a name to make one."""
     return tuple(
-        Known(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
+        EnvironmentInfo(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
         for pattern, entry in _ENTRIES.items()
     )
 
@@ -194,11 +194,11 @@ def is_installed(suite: str) -> bool:
     )
 
 
-def is_own_code(name: str) -> bool:
+def imports_user_code(name: str) -> bool:
     """Whether making one of the tasks imports a module that the name names."""
     return any(
         suite in ("jax", "dm_env") or (suite == "gymnasium" and ":" in rest)
-        for suite, _, rest in (task.partition(":") for task in tasks_of(name))
+        for suite, _, rest in (task.partition(":") for task in expand_tasks(name))
     )
 
 
@@ -214,9 +214,9 @@ def make(name: str) -> Environment:
     Args:
         name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8", or "suite:name in the suite".
     """
-    if len(tasks_of(name)) > 1:
+    if len(expand_tasks(name)) > 1:
         raise ValueError(
-            f"name: {name!r} is several tasks, and make gives one. Make each of tasks_of({name!r})."
+            f"name: {name!r} is several tasks, and make gives one. Make each of expand_tasks({name!r})."
         )
     if ":" in name:
         suite, rest = _suite(name)
@@ -328,7 +328,7 @@ SETS: dict[str, TaskSet] = {
 }
 
 
-def tasks_of(name: str) -> tuple[str, ...]:
+def expand_tasks(name: str) -> tuple[str, ...]:
     """The names of single tasks that a name stands for; one that is neither a set nor a list stands for itself.
 
     Args:

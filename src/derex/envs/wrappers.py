@@ -2,7 +2,7 @@
 
     AutoReset   one stream: the time limit, and the next episode after each last step
     Batched     n independent streams, whose first episodes need not end together
-    Statistics  returns, lengths and successes of the episodes that have finished
+    EpisodeStatistics  returns, lengths and successes of the episodes that have finished
 
 All are pure: state goes in and comes out, with the same types from `reset` and from `step`, so that a step can be the
 body of a scan; an outer vmap runs several seeds. Letters in shapes: n streams.
@@ -66,9 +66,9 @@ class AutoReset:
     ) -> tuple[StreamState, TimeStep]:
         """The next step; after a last one it is the first of another episode, whatever the action."""
         # The key serves twice, but only one of the two results is kept: each draw that counts is its own.
-        return self.step_or_open(state, action, key, self.env.reset(key))
+        return self.step_or_start(state, action, key, self.env.reset(key))
 
-    def step_or_open(
+    def step_or_start(
         self,
         state: StreamState,
         action: Shaped[Array, "*action"],
@@ -155,7 +155,7 @@ class Batched:
         turn = (jnp.cumsum(state.last) - state.last) % self.openings  # of those that begin, 0, 1, 2, …
         handed = jax.tree.map(lambda leaf: leaf[turn], openings)
         keys = jax.random.split(step_key, self.n)
-        return jax.vmap(self.stream.step_or_open)(state, actions, keys, handed)
+        return jax.vmap(self.stream.step_or_start)(state, actions, keys, handed)
 
     def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
         """The number of each environment's state, where states are numbered."""
@@ -211,7 +211,7 @@ class StatisticsState(NamedTuple):
     sums: EpisodeSums
 
 
-class Statistics:
+class EpisodeStatistics:
     """Streams that count what their finished episodes returned.
 
     A staggered first episode has less than the whole time limit. It is left out however it ends: to count such
@@ -223,7 +223,7 @@ class Statistics:
 
     @property
     def assigned(self) -> Any:
-        """Which stream plays which task, where there are several (`derex.envs.multitask.Assigned`); else None."""
+        """Which stream plays which task, where there are several (`derex.envs.multitask.TaskAssignment`); else None."""
         return getattr(self.streams, "assigned", None)
 
     @property
@@ -274,15 +274,15 @@ class Statistics:
         return state._replace(sums=jax.tree.map(jnp.zeros_like, state.sums))
 
 
-def make_streams(env: Environment, n: int) -> Statistics:
+def make_streams(env: Environment, n: int) -> EpisodeStatistics:
     """n endless streams of the environment with statistics of their episodes."""
-    return Statistics(Batched(AutoReset(env), n))
+    return EpisodeStatistics(Batched(AutoReset(env), n))
 
 
 OBSERVATION, REWARD = "observation", "reward"
 
 
-def with_previous_reward(spec: EnvironmentSpec) -> EnvironmentSpec:
+def add_reward_part(spec: EnvironmentSpec) -> EnvironmentSpec:
     """The spec of what is seen then."""
     return spec._replace(observation={OBSERVATION: spec.observation, REWARD: Amount()})
 
@@ -296,7 +296,7 @@ class PreviousReward:
     """A JAX environment that shows the reward; whether it numbers or draws its states stays as it is."""
 
     def __init__(self, env: Environment) -> None:
-        self.env, self.spec = env, with_previous_reward(env.spec)
+        self.env, self.spec = env, add_reward_part(env.spec)
         _pass_on(self, env, ("state_id", "render", "reset_ratio"))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
@@ -316,7 +316,7 @@ class HostPreviousReward:
     """The same for an environment that is no JAX."""
 
     def __init__(self, env: HostEnvironment) -> None:
-        self.env, self.spec = env, with_previous_reward(env.spec)
+        self.env, self.spec = env, add_reward_part(env.spec)
         _pass_on(self, env, ("picture",))
 
     def begin(self, seed: int) -> Any:
@@ -333,8 +333,8 @@ class HostPreviousReward:
         self.env.close()
 
 
-def made_with_previous_reward(source: Callable[[], HostEnvironment]) -> HostPreviousReward:
-    """What `source` makes, with the reward; `partial(made_with_previous_reward, source)` can go to another process."""
+def make_with_previous_reward(source: Callable[[], HostEnvironment]) -> HostPreviousReward:
+    """What `source` makes, with the reward; `partial(make_with_previous_reward, source)` can go to another process."""
     return HostPreviousReward(source())
 
 

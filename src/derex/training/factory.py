@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from derex.agents.config import AgentConfig
-from derex.envs.host import HostTask, host_task, host_tasks
+from derex.envs.host import HostTask, make_host_task, make_host_tasks
 from derex.envs.interface import Environment
 from derex.envs.multitask import MultiTask, make_task_streams, multi_task
-from derex.envs.registry import is_host, make, tasks_of
+from derex.envs.registry import expand_tasks, is_host, make
 from derex.envs.wrappers import PreviousReward, make_streams
 from derex.training.config import TrainConfig
 from derex.training.host import HostLoop, HostStreams, HostTraining
@@ -68,13 +68,13 @@ def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask |
 
 
 def _made(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
-    tasks = tasks_of(name)
+    tasks = expand_tasks(name)
     if len(tasks) > 1 and any(map(is_host, tasks)):
-        return host_tasks(name, tasks, agent.previous_reward)
+        return make_host_tasks(name, tasks, agent.previous_reward)
     if len(tasks) > 1:
         return multi_task(name, {task: make(task) for task in tasks}, agent.previous_reward)
     if is_host(name):
-        return host_task(name, agent.previous_reward)
+        return make_host_task(name, agent.previous_reward)
     environment = make(name)
     return PreviousReward(environment) if agent.previous_reward else environment
 

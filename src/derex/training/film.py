@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray, UInt8
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Memory, decide, init_memory
-from derex.envs.host import HostTask, PoolOptions, empty_steps, open_streams
+from derex.envs.host import HostTask, PoolOptions, allocate_steps, open_streams
 from derex.envs.host.worker import episode_seed
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
 from derex.envs.multitask import MultiTask
@@ -55,7 +55,7 @@ def play_episodes(
     total, length = np.zeros(len(keys)), np.zeros(len(keys), int)
     pool = open_streams(task, keys, (len(keys),), options or PoolOptions(), tell)
     try:
-        now, before = (empty_steps(task.spec, len(keys)) for _ in range(2))
+        now, before = (allocate_steps(task.spec, len(keys)) for _ in range(2))
         memory = jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
         pool.send(0)
         pool.receive(0, now)

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 
 from derex._version import __version__
-from derex.envs.registry import is_own_code
+from derex.envs.registry import imports_user_code
 from derex.report.files import read_json, write_atomically
 from derex.training.config import TrainConfig, from_plain, to_plain
 
@@ -166,7 +166,7 @@ def check_env(folder: Path, env: Any, named: str | None) -> None:
     """Refuses an environment that is code of somebody's own, unless it was named by whoever loads the run."""
     if not isinstance(env, str):
         raise TypeError(f"env is {env!r}")
-    if is_own_code(env) and env != named:
+    if imports_user_code(env) and env != named:
         raise ValueError(
             f"env: the run in {folder} is of {env!r}, code that did not come with derex. If you trust it, name it too: "
             f"--env {env}"

@@ -23,8 +23,8 @@ from jaxtyping import Int, Key, PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
 from derex.agents.rollout import Actor
-from derex.envs.host import HostTask, PoolOptions, WorkerFailed, empty_steps, open_streams
-from derex.envs.multitask import Assigned, assigned
+from derex.envs.host import HostTask, PoolOptions, WorkerFailed, allocate_steps, open_streams
+from derex.envs.multitask import TaskAssignment, assign_tasks
 from derex.envs.wrappers import EpisodeSums
 from derex.training.config import TrainConfig
 from derex.training.host_rollout import Acted, GroupUnroll, HostActor, Unrolled, group_sizes, joined
@@ -58,9 +58,9 @@ class HostStreams:
         return self.task.spec
 
     @property
-    def assigned(self) -> Assigned | None:
+    def assigned(self) -> TaskAssignment | None:
         """Which stream plays which task, where there are several."""
-        return assigned([task.spec for task in self.task.tasks], self.n) if self.task.tasks else None
+        return assign_tasks([task.spec for task in self.task.tasks], self.n) if self.task.tasks else None
 
     def summary(self, counts: HostCounts) -> EpisodeSums:
         """What was counted since the last line, for each stream."""
@@ -112,7 +112,7 @@ class HostTraining(Training):
         networks, values = state.learner.trained.network, 2 if self.config.two_values else 1
         groups = []
         for size in group_sizes(self.streams.n):
-            steps = jax.tree.map(np.zeros_like, empty_steps(self.streams.spec, length + 1, seeds, size))
+            steps = jax.tree.map(np.zeros_like, allocate_steps(self.streams.spec, length + 1, seeds, size))
             parameters = jnp.zeros((seeds, size, policy.size))
             action = jax.eval_shape(policy.mode, parameters)
             did = Acted(

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, Integer, Key, Shaped
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Memory, Rollout, init_memory
-from derex.envs.host import EpisodeCounter, JoinedPool, Pool, Steps, VectorPool, empty_steps
+from derex.envs.host import EpisodeCounter, HostSteps, JoinedPool, Pool, VectorPool, allocate_steps
 from derex.envs.wrappers import EpisodeSums
 from derex.training.learner import cleaned
 from derex.types import EnvironmentSpec, Trajectories
@@ -38,7 +38,7 @@ class Acted(NamedTuple):
 class GroupUnroll(NamedTuple):
     """An unroll of a group, as it was gathered."""
 
-    steps: Steps
+    steps: HostSteps
     """S of them: arrays (S, N, b, …)"""
     memory: Any
     """of the core before step 0"""
@@ -81,7 +81,7 @@ class HostActor:
         self._pool, self._policy, self._seeds = pool, policy, seeds
         self._structure = jax.tree.structure(pool.spec.observation)
         self._memory: list[Memory] | None = None
-        self._now: list[Steps] = []
+        self._now: list[HostSteps] = []
         shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
         thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
         if success_returns is not None:
@@ -98,7 +98,7 @@ class HostActor:
         if self._memory is None:
             self._begin(networks)
         assert self._memory is not None
-        steps = [empty_steps(pool.spec, length + 1, size) for size in pool.groups]
+        steps = [allocate_steps(pool.spec, length + 1, size) for size in pool.groups]
         seen = [self._with_seeds(each, 1) for each in steps]
         starts, acted = list(self._memory), [[] for _ in groups]
         leaves, structure = jax.tree.flatten(networks)
@@ -131,11 +131,11 @@ class HostActor:
         sizes = [size // self._seeds for size in pool.groups]
         self._memory = [_fresh_memories(networks, self._policy, size) for size in sizes]
         for g, size in enumerate(pool.groups):
-            self._now.append(empty_steps(pool.spec, size))
+            self._now.append(allocate_steps(pool.spec, size))
             cut = pool.receive(g, self._now[g])
             self._counters[g].add(self._now[g], cut)
 
-    def _arrive(self, g: int, steps: Steps, t: int) -> None:
+    def _arrive(self, g: int, steps: HostSteps, t: int) -> None:
         """Fills in step t; step 0 is the last of the unroll before.
 
         The pool ends an episode that a fault has cut one step late, by showing its last observation again: nothing led
@@ -152,7 +152,7 @@ class HostActor:
         self._counters[g].add(here, cut)
         before.truncated[cut] = here.first[cut] = True
 
-    def _shown(self, seen: Steps, t: int) -> tuple[Any, Any]:
+    def _shown(self, seen: HostSteps, t: int) -> tuple[Any, Any]:
         """Observation and `first` of step t, of steps with the seeds in front."""
         step = seen.at(t)
         return jax.tree.unflatten(self._structure, step.observation), step.first

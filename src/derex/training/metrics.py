@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from derex.envs.multitask import Assigned
+from derex.envs.multitask import TaskAssignment
 from derex.envs.suites.dmlab import LEVELS, human_normalised, plain
 from derex.report.data import spearman
 from derex.report.visits import VisitLog, save_visits
@@ -90,7 +90,7 @@ class Reading(NamedTuple):
     """an `EpisodeSums`, each (N, B)"""
     report: dict[str, Any]
     """what the representation reports: (N,) each, and the spectrum (N, k)"""
-    assigned: Assigned | None = None
+    assigned: TaskAssignment | None = None
     """which stream plays which task, where there are several"""
 
 

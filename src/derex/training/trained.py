@@ -25,11 +25,11 @@ import numpy as np
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network
 from derex.agents.policy import Policy, make_policy
-from derex.envs.host import HostTask, host_task
-from derex.envs.host.tasks import padded_task
+from derex.envs.host import HostTask, make_host_task
+from derex.envs.host.tasks import make_padded_task
 from derex.envs.interface import Environment
-from derex.envs.multitask import MultiTask, Padded, fits, parts_of
-from derex.envs.registry import is_host, make, tasks_of
+from derex.envs.multitask import MultiTask, PaddedEnvironment, can_pad, observation_parts
+from derex.envs.registry import expand_tasks, is_host, make
 from derex.envs.wrappers import OBSERVATION, PreviousReward
 from derex.networks.inputs import parts_of as input_parts
 from derex.report.files import read_json
@@ -199,7 +199,7 @@ def playing(agents: TrainedAgents, on: str) -> TrainedAgents:
         ValueError: there is none of that name, or an agent of this run cannot play it; it says what does not fit.
     """
     try:
-        tasks = {name: _task(agents, name) for name in tasks_of(on)}
+        tasks = {name: _task(agents, name) for name in expand_tasks(on)}
     except ValueError as error:
         argument, _, text = str(error).partition(":")
         if argument not in ("name", "env"):
@@ -214,16 +214,16 @@ def _task(agents: TrainedAgents, name: str) -> Environment | HostTask:
     if not isinstance(trained, MultiTask) and not (isinstance(trained, HostTask) and trained.tasks):
         alone = make_environment(name, agents.agent)
         assert not isinstance(alone, MultiTask)
-        _check(agents, name, alone.spec, parts_of(trained.spec), exactly=True)
+        _check(agents, name, alone.spec, observation_parts(trained.spec), exactly=True)
         return alone
     parts = trained.spec.observation[OBSERVATION] if reward else trained.spec.observation
     if is_host(name):
-        task = host_task(name)
+        task = make_host_task(name)
         _check(agents, name, task.spec, parts)
-        return padded_task(task._replace(name=name), parts, reward)
+        return make_padded_task(task._replace(name=name), parts, reward)
     environment = make(name)
     _check(agents, name, environment.spec, parts)
-    padded = Padded(name, environment, parts)
+    padded = PaddedEnvironment(name, environment, parts)
     return PreviousReward(padded) if reward else padded
 
 
@@ -231,12 +231,12 @@ def _check(
     agents: TrainedAgents, name: str, spec: EnvironmentSpec, known: dict[str, Any], exactly: bool = False
 ) -> None:
     """Refuses what shows other parts than are known, or has other actions."""
-    own, trained = parts_of(spec), agents.environment.spec
+    own, trained = observation_parts(spec), agents.environment.spec
     wrong = []
     for part, shown in own.items():
         if part not in known:
             wrong.append(f"it shows {part!r}, {shown}, which the run never saw")
-        elif shown != known[part] if exactly else not fits(shown, known[part]):
+        elif shown != known[part] if exactly else not can_pad(shown, known[part]):
             wrong.append(f"it shows {part!r} as {shown}, the run saw {known[part]}")
     if exactly:
         wrong += [f"it does not show {part!r}, {known[part]}" for part in known if part not in own]

@@ -3,7 +3,7 @@
 It is a file without a name, which its processes hold open and nobody else finds: when the last of them is gone,
 however it went, the memory is free.
 
-Steps of a group of streams, in arrays that whoever waits for them owns.
+HostSteps of a group of streams, in arrays that whoever waits for them owns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from derex.types import ActionSpec, Box, EnvironmentSpec, MultiDiscrete
 ALIGNMENT = 64  # bytes: a cache line, and what JAX asks of arrays that it takes over without a copy
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
     """What a row holds; plain data, for another process."""
 
     observation: tuple[tuple[tuple[int, ...], str], ...]
@@ -59,11 +59,11 @@ class SharedRows(NamedTuple):
         return SharedRows(parts, *(array[rows] for array in self[1:]))  # type: ignore[arg-type]
 
 
-def layout_of(spec: EnvironmentSpec, streams: int) -> Layout:
+def make_row_layout(spec: EnvironmentSpec, streams: int) -> RowLayout:
     """For so many streams of an environment."""
     leaves = jax.tree.leaves(spec.observation)
     parts = tuple((tuple(leaf.shape), np.dtype(leaf.dtype).str) for leaf in leaves)
-    return Layout(parts, action_layout(spec.action), streams)
+    return RowLayout(parts, action_layout(spec.action), streams)
 
 
 def action_layout(action: ActionSpec) -> tuple[tuple[int, ...], str]:
@@ -73,7 +73,7 @@ def action_layout(action: ActionSpec) -> tuple[tuple[int, ...], str]:
     return (len(action.sizes),) if isinstance(action, MultiDiscrete) else (), np.dtype(np.int32).str
 
 
-def _fields(layout: Layout) -> list[tuple[tuple[int, ...], Any]]:
+def _fields(layout: RowLayout) -> list[tuple[tuple[int, ...], Any]]:
     """Of all arrays, the parts of the observation first."""
     n = layout.streams
     flags: list[tuple[tuple[int, ...], Any]] = [((n,), np.bool_)]
@@ -91,7 +91,7 @@ def _fields(layout: Layout) -> list[tuple[tuple[int, ...], Any]]:
 class SharedMemory:
     """The file and its arrays."""
 
-    def __init__(self, layout: Layout, file: int | None = None):
+    def __init__(self, layout: RowLayout, file: int | None = None):
         """Made anew, all zeros; or, with a `file` from another process, the same memory again."""
         offsets, size = [], 0
         for shape, dtype in _fields(layout):
@@ -133,7 +133,7 @@ def _new_file(size: int) -> int:
     return file
 
 
-class Steps(NamedTuple):
+class HostSteps(NamedTuple):
     """A step of a group of streams, in arrays that are filled; with leading axes, several. See `TimeStep`."""
 
     observation: tuple[Shaped[Any, "*n ..."], ...]
@@ -148,14 +148,14 @@ class Steps(NamedTuple):
         """Whether the episode ends here."""
         return (self.discount == 0) | self.truncated
 
-    def at(self, t: int) -> Steps:
+    def at(self, t: int) -> HostSteps:
         """Those of one place of the first axis; views."""
         parts = tuple(part[t] for part in self.observation)
-        return Steps(parts, self.reward[t], self.discount[t], self.truncated[t], self.first[t])
+        return HostSteps(parts, self.reward[t], self.discount[t], self.truncated[t], self.first[t])
 
 
-def empty_steps(spec: EnvironmentSpec, *axes: int) -> Steps:
+def allocate_steps(spec: EnvironmentSpec, *axes: int) -> HostSteps:
     """Arrays to fill, with these axes in front."""
     parts = tuple(np.empty((*axes, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(spec.observation))
     numbers = (np.empty(axes, np.float32) for _ in range(2))
-    return Steps(parts, *numbers, *(np.empty(axes, bool) for _ in range(2)))
+    return HostSteps(parts, *numbers, *(np.empty(axes, bool) for _ in range(2)))

@@ -1,10 +1,11 @@
 """Who runs what and where: streams shared out over workers, and workers over cores.
 
-Returns, lengths and successes of the episodes of host streams: what `Statistics` is to JAX environments.
+Returns, lengths and successes of the episodes of host streams: what `EpisodeStatistics` is to JAX environments.
 
 Letters in shapes: n streams.
 
-Streams of host environments in worker processes, stepped in groups: while one is stepped, another can be thought of.
+Streams of host environments in worker processes, stepped in groups: while one steps,
+inference runs on the other half.
 
 A worker that dies, hangs or raises is started again. The episodes that were open in it are cut where they were last
 seen: their next step repeats that observation with reward 0 and `truncated`, and the one after begins another episode.
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Shaped
 
-from derex.envs.host.memory import SharedMemory, Steps, layout_of
+from derex.envs.host.memory import HostSteps, SharedMemory, make_row_layout
 from derex.envs.host.process import CLOSING_SECONDS, Fault, WorkerProcess
 from derex.envs.host.worker import Assignment, Key, packed
 from derex.envs.interface import HostEnvironment
@@ -30,12 +31,12 @@ from derex.envs.wrappers import EpisodeSums
 from derex.types import EnvironmentSpec
 
 
-def number_of_workers(wanted: int | None, streams: int) -> int:
+def count_workers(wanted: int | None, streams: int) -> int:
     """As many as are wanted, or one for each core; at most one for each stream."""
     return min(wanted or len(_cores()) or os.cpu_count() or 1, streams)
 
 
-def shared_out(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.ndarray, " n"]]]:
+def assign_rows(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.ndarray, " n"]]]:
     """The rows of each worker, by group: every group over as many workers as it can keep busy."""
     members: list[dict[int, Any]] = [{} for _ in range(workers)]
     begin = 0
@@ -48,7 +49,7 @@ def shared_out(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.n
     return [each for each in members if each]
 
 
-def cores_for(workers: int) -> list[int | None]:
+def worker_cores(workers: int) -> list[int | None]:
     """A core for each worker to stay on, where every core gets equally many; else the system had better move them.
 
     An engine in a process of its own, such as ViZDoom's, and its worker wait for each other in turn. Moved about, they
@@ -82,7 +83,7 @@ class EpisodeCounter:
         self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
         self._sums = _nothing(n)
 
-    def add(self, step: Steps, cut: Bool[np.ndarray, " n"]) -> None:
+    def add(self, step: HostSteps, cut: Bool[np.ndarray, " n"]) -> None:
         """One step of all streams, and which episodes a fault has cut there."""
         self._return += step.reward
         self._length += 1
@@ -147,7 +148,7 @@ class PoolOptions:
             raise ValueError(f"worker_restarts: expected 0 or more, got {self.restarts}.")
 
 
-class Streams(NamedTuple):
+class StreamSources(NamedTuple):
     """What is to be run; one entry for each stream, groups one after the other."""
 
     spec: EnvironmentSpec
@@ -185,7 +186,7 @@ class Pool:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: StreamSources,
         options: PoolOptions,
         tell: Callable[..., None] = lambda event, **details: None,
         *,
@@ -210,7 +211,7 @@ class Pool:
             )
         ends = np.cumsum(streams.groups)
         self._places = [slice(int(end) - size, int(end)) for end, size in zip(ends, self.groups, strict=True)]
-        self._memory = SharedMemory(layout_of(streams.spec, total))
+        self._memory = SharedMemory(make_row_layout(streams.spec, total))
         self._rows = self._memory.rows
         self._parts = [self._rows.some(place) for place in self._places]
         self._rows.elapsed[:] = 0 if elapsed is None else elapsed
@@ -248,7 +249,7 @@ class Pool:
                 self._ask(worker, group)
 
     def receive(
-        self, group: int, into: Steps, before: tuple[Any, ...] | None = None
+        self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
         """Waits for the step that was sent for, and fills it in; says which episodes were cut by a fault.
 
@@ -301,10 +302,10 @@ class Pool:
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
-    def _start(self, streams: Streams) -> None:
+    def _start(self, streams: StreamSources) -> None:
         sources = {id(source): packed(source) for source in streams.sources}
-        shares = shared_out(self.groups, number_of_workers(self.options.workers, sum(self.groups)))
-        for number, (members, core) in enumerate(zip(shares, cores_for(len(shares)), strict=True)):
+        shares = assign_rows(self.groups, count_workers(self.options.workers, sum(self.groups)))
+        for number, (members, core) in enumerate(zip(shares, worker_cores(len(shares)), strict=True)):
             assigned = tuple(
                 Assignment(sources[id(streams.sources[row])], streams.keys[row], row, group)
                 for group, rows in members.items()

@@ -19,13 +19,13 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
 from derex.envs import registry
-from derex.envs.host.memory import Steps, empty_steps
-from derex.envs.host.pool import Pool, PoolOptions, Source, Streams
+from derex.envs.host.memory import HostSteps, allocate_steps
+from derex.envs.host.pool import Pool, PoolOptions, Source, StreamSources
 from derex.envs.host.vector import VectorPool
 from derex.envs.host.worker import Key
 from derex.envs.interface import HostEnvironment, HostStep
-from derex.envs.multitask import Layout, assigned, layout, merged
-from derex.envs.wrappers import made_with_previous_reward, with_previous_reward
+from derex.envs.multitask import ObservationPadding, assign_tasks, layout, merge_specs
+from derex.envs.wrappers import add_reward_part, make_with_previous_reward
 from derex.types import EnvironmentSpec
 
 
@@ -44,7 +44,9 @@ class JoinedPool:
         """Of pools that are open and show what `spec` says."""
         self.spec, self.groups, self._members = spec, groups, tuple(members)
         self.shortened = self._gathered([member.pool.shortened for member in members]).astype(bool)
-        self._buffers = [[empty_steps(spec, len(rows)) for rows in member.rows] for member in self._members]
+        self._buffers = [
+            [allocate_steps(spec, len(rows)) for rows in member.rows] for member in self._members
+        ]
 
     @property
     def restarts(self) -> int:
@@ -62,7 +64,7 @@ class JoinedPool:
             pool.send(group, None if actions is None else actions[rows[group]])
 
     def receive(
-        self, group: int, into: Steps, before: tuple[Any, ...] | None = None
+        self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
         """Waits for the step that was sent for, and fills it in; as `Pool.receive`."""
         cut = np.zeros(self.groups[group], bool)
@@ -89,7 +91,7 @@ class JoinedPool:
         return whole
 
 
-class HostPadded:
+class PaddedHostEnvironment:
     """A host environment that shows the parts of all tasks; whether it draws itself stays as it is."""
 
     def __init__(self, name: str, env: HostEnvironment, parts: dict[str, Any]) -> None:
@@ -112,9 +114,11 @@ class HostPadded:
         self.env.close()
 
 
-def made_padded(name: str, source: Callable[[], HostEnvironment], parts: dict[str, Any]) -> HostPadded:
-    """What `source` makes, padded; `partial(made_padded, …)` can go to another process."""
-    return HostPadded(name, source(), parts)
+def make_padded_host(
+    name: str, source: Callable[[], HostEnvironment], parts: dict[str, Any]
+) -> PaddedHostEnvironment:
+    """What `source` makes, padded; `partial(make_padded_host, …)` can go to another process."""
+    return PaddedHostEnvironment(name, source(), parts)
 
 
 class JaxTask:
@@ -173,13 +177,13 @@ class HostTask(NamedTuple):
     spec: EnvironmentSpec
     many: Callable[[int, int], Any] | None = None
     """(n, seed) -> a vector environment, where the suite steps many at once"""
-    layout: Layout | None = None
+    layout: ObservationPadding | None = None
     """how what `many` shows becomes what `spec` says, where that is more"""
     tasks: tuple[HostTask, ...] = ()
     """where this is several tasks: each, all with the same parts; `source` is that of the first"""
 
 
-def host_task(name: str, previous_reward: bool = False) -> HostTask:
+def make_host_task(name: str, previous_reward: bool = False) -> HostTask:
     """The host environment of that name; one is made, to ask for its spec, and closed.
 
     Args:
@@ -192,12 +196,12 @@ def host_task(name: str, previous_reward: bool = False) -> HostTask:
     module = registry.SUITES[suite].module
     source: Source = partial(made, module, rest)
     if previous_reward:
-        return HostTask(name, partial(made_with_previous_reward, source), _spec(module, rest, True))
+        return HostTask(name, partial(make_with_previous_reward, source), _spec(module, rest, True))
     many = getattr(importlib.import_module(module), "make_many", None)
     return HostTask(name, source, _spec(module, rest, False), many and partial(many, rest))
 
 
-def host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -> HostTask:
+def make_host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -> HostTask:
     """Several environments as one, JAX ones among them; refuses those that one agent cannot play.
 
     Args:
@@ -205,10 +209,10 @@ def host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -
         names: of each.
         previous_reward: whether the reward of the step before is a part of what is seen.
     """
-    own = [host_task(each) if registry.is_host(each) else _jax_task(each) for each in names]
-    spec = merged(name, [task.spec._replace(name=task.name) for task in own])
-    tasks = tuple(padded_task(task, spec.observation, previous_reward) for task in own)
-    spec = with_previous_reward(spec) if previous_reward else spec
+    own = [make_host_task(each) if registry.is_host(each) else _jax_task(each) for each in names]
+    spec = merge_specs(name, [task.spec._replace(name=task.name) for task in own])
+    tasks = tuple(make_padded_task(task, spec.observation, previous_reward) for task in own)
+    spec = add_reward_part(spec) if previous_reward else spec
     return HostTask(name, tasks[0].source, spec, tasks=tasks)
 
 
@@ -217,12 +221,12 @@ def _jax_task(name: str) -> HostTask:
     return HostTask(name, partial(JaxTask, name), spec)
 
 
-def padded_task(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
+def make_padded_task(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
     """The task with the parts of all tasks; a library that steps many at once does not show the reward."""
-    source: Source = partial(made_padded, task.name, task.source, parts)
+    source: Source = partial(make_padded_host, task.name, task.source, parts)
     spec = task.spec._replace(name=task.name, observation=parts)
     if previous_reward:
-        return HostTask(task.name, partial(made_with_previous_reward, source), with_previous_reward(spec))
+        return HostTask(task.name, partial(make_with_previous_reward, source), add_reward_part(spec))
     return HostTask(task.name, source, spec, task.many, layout(task.spec, parts))
 
 
@@ -234,7 +238,7 @@ def made(module: str, rest: str) -> HostEnvironment:
 @cache
 def _spec(module: str, rest: str, previous_reward: bool) -> EnvironmentSpec:
     source = partial(made, module, rest)
-    environment = made_with_previous_reward(source) if previous_reward else source()
+    environment = make_with_previous_reward(source) if previous_reward else source()
     environment.close()
     return environment.spec
 
@@ -250,7 +254,7 @@ def open_streams(
     begun: Int[np.ndarray, " n"] | None = None,
     numbers: Sequence[int] | None = None,
 ) -> Pool | VectorPool | JoinedPool:
-    """Streams of the task: by its library where that steps many at once, else in worker processes.
+    """StreamSources of the task: by its library where that steps many at once, else in worker processes.
 
     Args:
         task: what to run.
@@ -268,7 +272,7 @@ def open_streams(
         return VectorPool(task.many, keys, groups, begun, task.layout, options.timeout, tell)
     tasks = task.tasks or (task,)
     streams = np.arange(len(keys)) if numbers is None else np.asarray(numbers)
-    places = assigned([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
+    places = assign_tasks([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
     wanted = _Wanted(task.spec, [tasks[place] for place in places], list(keys), begun, stagger)
     parts = np.split(places, np.cumsum(groups)[:-1])
     whole = all(len(set(part.tolist())) == len(tasks) for part in parts)
@@ -297,7 +301,7 @@ def _in_workers(
 ) -> Pool:
     horizons = [task.spec.horizon if wanted.stagger else 1 for task in wanted.tasks]
     elapsed = np.array([_elapsed(*each) for each in zip(wanted.keys, horizons, strict=True)], np.int32)
-    streams = Streams(wanted.spec, [task.source for task in wanted.tasks], wanted.keys, groups)
+    streams = StreamSources(wanted.spec, [task.source for task in wanted.tasks], wanted.keys, groups)
     return Pool(streams, options, tell, elapsed=elapsed, begun=wanted.begun)
 
 

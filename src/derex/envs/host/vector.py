@@ -26,10 +26,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Shaped
 
-from derex.envs.host.memory import Steps
+from derex.envs.host.memory import HostSteps
 from derex.envs.host.pool import WorkerFailed
 from derex.envs.host.worker import Key, episode_seed
-from derex.envs.multitask import Layout
+from derex.envs.multitask import ObservationPadding
 from derex.types import Box, EnvironmentSpec, TimeStep
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
@@ -148,7 +148,7 @@ class VectorPool:
         keys: Sequence[Key],
         groups: tuple[int, ...],
         begun: Int[np.ndarray, " n"] | None = None,
-        layout: Layout | None = None,
+        layout: ObservationPadding | None = None,
         timeout: float | None = None,
         tell: Callable[..., None] = lambda event, **details: None,
     ):
@@ -191,7 +191,7 @@ class VectorPool:
             self._asked[group] = _in_a_thread(partial(streams.step, np.array(actions)))
 
     def receive(
-        self, group: int, into: Steps, before: tuple[Any, ...] | None = None
+        self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
         """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault.
 

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
-from derex.envs.host.memory import Layout, SharedMemory, SharedRows, layout_of
+from derex.envs.host.memory import RowLayout, SharedMemory, SharedRows, make_row_layout
 from derex.envs.interface import HostEnvironment
 from derex.types import Box
 
@@ -70,7 +70,7 @@ class HostStream:
         self._elapsed, self._last = 0, True
         self._structure = jax.tree.structure(environment.spec.observation)
         self._parts = [part[row, ...] for part in rows.observation]  # views, of single numbers too
-        expected = layout_of(environment.spec, 1).observation
+        expected = make_row_layout(environment.spec, 1).observation
         held = tuple((part.shape[1:], part.dtype.str) for part in rows.observation)
         if held != expected:
             raise ValueError(
@@ -148,7 +148,7 @@ class Files(NamedTuple):
 class Orders(NamedTuple):
     """What a worker is told before its first command."""
 
-    layout: Layout
+    layout: RowLayout
     streams: tuple[Assignment, ...]
     core: int | None
     """on which it stays; none: on any"""
