@@ -15,7 +15,7 @@ from jax import Array
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.agents.policy import Policy, make_policy
-from derex.agents.rollout import Actor, Rollout, begin, unroll
+from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.envs.wrappers import EpisodeStatistics, make_streams
 from derex.networks.encoders import InputSpec
 from derex.networks.recurrent import CORES, FeedForward
@@ -81,8 +81,8 @@ def acted(request: pytest.FixtureRequest) -> Acted:
     streams, policy = make_streams(Episodes(action), STREAMS), make_policy(action)
     parts = parts_of(streams.spec.observation)
     network = AgentNetwork(parts, policy.width, policy.size, 1, core, W, key=jax.random.key(0))
-    actor = unstaggered(begin(network, policy, streams, jax.random.key(1)), streams)
-    act = jax.jit(lambda actor, key: unroll(network, policy, streams, actor, key, LENGTH))
+    actor = unstaggered(init_actor(network, policy, streams, jax.random.key(1)), streams)
+    act = jax.jit(lambda actor, key: collect_rollout(network, policy, streams, actor, key, LENGTH))
     actor, first = act(actor, jax.random.key(2))
     actor, second = act(actor, jax.random.key(3))
     return Acted(network, policy, first, second, actor)
@@ -205,10 +205,10 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
     for core, remembers in (("lstm", True), ("feed-forward", False)):
         parts = parts_of(streams.spec.observation)
         network = AgentNetwork(parts, 3, 3, 1, core, W, key=jax.random.key(0))
-        actor = begin(network, policy, streams, jax.random.key(1))
-        _, rollout = jax.jit(lambda a, n=network: unroll(n, policy, streams, a, jax.random.key(2), LENGTH))(
-            actor
-        )
+        actor = init_actor(network, policy, streams, jax.random.key(1))
+        _, rollout = jax.jit(
+            lambda a, n=network: collect_rollout(n, policy, streams, a, jax.random.key(2), LENGTH)
+        )(actor)
         trajectories = rollout.trajectories._replace(first=jnp.zeros((STREAMS, LENGTH + 1), bool))
         noise = jnp.asarray(rng.normal(size=trajectories.observation.shape), jnp.float32)
         read = eqx.filter_jit(network)

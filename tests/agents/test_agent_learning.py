@@ -19,10 +19,10 @@ from derex.agents.update import (
     Learner,
     RewardStreams,
     agent_loss,
+    combine_rewards,
     compute_advantages,
     init_learner,
-    learn,
-    reward_streams,
+    update_agent,
 )
 from derex.networks.encoders import InputSpec
 from derex.networks.layers import Fixed, trainable
@@ -119,7 +119,7 @@ def test_reward_and_bonus_each_in_their_own_units(lambda_b: float, centred: bool
     """Bonus_t is that of step t + 1, 0 at the end of an episode and at its reset; both are divided by deviations."""
     rollout, bonus = small_rollout()
     config = AgentConfig(two_values=two_values, gamma=0.9, bonus_gamma=0.5)
-    after, streams = reward_streams(config, learner(), rollout, bonus, BonusUse(lambda_b, centred))
+    after, streams = combine_rewards(config, learner(), rollout, bonus, BonusUse(lambda_b, centred))
     extra = BONUS / SPREAD_B
     extra = np.where(COUNTED, extra - (extra[COUNTED].mean() if centred else 0.0), 0.0)
     R = np.asarray(rollout.reward) / SPREAD_R
@@ -142,7 +142,7 @@ def test_bonuses_that_do_not_count_do_not_count() -> None:
     rollout, bonus = small_rollout()
     other = bonus.at[:, 0].set(-1e6).at[0, 2].set(1e6).at[0, 3].set(np.nan)
     use = BonusUse(1.0, True)
-    wanted, found = (reward_streams(CONFIG, learner(), rollout, each, use) for each in (bonus, other))
+    wanted, found = (combine_rewards(CONFIG, learner(), rollout, each, use) for each in (bonus, other))
     np.testing.assert_array_equal(found[1].rewards, wanted[1].rewards)
     np.testing.assert_array_equal(found[0].bonus_scale, wanted[0].bonus_scale)
 
@@ -150,14 +150,14 @@ def test_bonuses_that_do_not_count_do_not_count() -> None:
 def test_rewards_and_bonuses_are_clipped() -> None:
     rollout, bonus = small_rollout()
     config = AgentConfig(reward_clip=0.5, two_values=True)
-    _, streams = reward_streams(config, learner(), rollout, bonus, BonusUse(1.0, True))
+    _, streams = combine_rewards(config, learner(), rollout, bonus, BonusUse(1.0, True))
     assert np.max(np.abs(streams.rewards)) == 0.5
 
 
 def test_an_unroll_of_which_nothing_counts_gives_no_bonus() -> None:
     rollout, bonus = small_rollout()
     ended = rollout._replace(last=jnp.ones((2, 4), bool))
-    after, streams = reward_streams(CONFIG, learner(), ended, bonus, BonusUse(1.0, True))
+    after, streams = combine_rewards(CONFIG, learner(), ended, bonus, BonusUse(1.0, True))
     assert np.all(np.isfinite(streams.rewards))
     assert after.bonus_scale == learner().bonus_scale
 
@@ -342,7 +342,7 @@ def learnt() -> tuple[Learner, Learner, RepresentationState, dict[str, Array]]:
     state = RepresentationState(joint, None, jnp.zeros(B, jnp.int32), None)
     advantages_batch = random_judged(with_numbers())
     step = jax.jit(
-        lambda before, state: learn(
+        lambda before, state: update_agent(
             config, POLICY, watching(), before, state, advantages_batch, jax.random.key(1)
         )
     )
@@ -389,7 +389,7 @@ def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
             width=W, epochs=40, minibatches=1, learning_rate=3e-3, epsilon_kl=bound, dual_rate=0.3
         )
         after, _, _ = jax.jit(
-            lambda key, c=config: learn(c, POLICY, NOTHING, learner(c), nothing, advantages_batch, key)
+            lambda key, c=config: update_agent(c, POLICY, NOTHING, learner(c), nothing, advantages_batch, key)
         )(jax.random.key(0))
         policy = after.trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
         shares[bound] = float(jnp.mean(jax.nn.softmax(policy)[..., 2], where=rollout.valid))

@@ -11,7 +11,7 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.agents.policy import make_policy
-from derex.agents.rollout import begin, unroll
+from derex.agents.rollout import collect_rollout, init_actor
 from derex.envs.diagnostic import Recall
 from derex.envs.wrappers import PreviousReward, make_streams
 from derex.networks.layers import lowered, product
@@ -101,8 +101,8 @@ def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
     config = AgentConfig(width=W, compute="bfloat16")
     network = make_network(config, parts_of(streams.spec.observation), policy, key=jax.random.key(0))
     assert network.compute == "bfloat16"
-    actor = begin(network, policy, streams, jax.random.key(1))
-    act = jax.jit(lambda actor: unroll(network, policy, streams, actor, jax.random.key(2), 8))
+    actor = init_actor(network, policy, streams, jax.random.key(1))
+    act = jax.jit(lambda actor: collect_rollout(network, policy, streams, actor, jax.random.key(2), 8))
     _, rollout = act(actor)
     seen = eqx.filter_jit(network)(rollout.trajectories, rollout.memory)
     replayed, acting = (

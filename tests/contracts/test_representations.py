@@ -19,7 +19,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, parts_of
 from derex.agents.policy import Categorical
 from derex.agents.rollout import Rollout
-from derex.agents.update import init_learner, reward_streams
+from derex.agents.update import combine_rewards, init_learner
 from derex.decomposition.statistics import Half
 from derex.representations import (
     METHODS,
@@ -27,14 +27,14 @@ from derex.representations import (
     Representation,
     RepresentationConfig,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
     find_representation,
 )
 from derex.representations import optimised as own
 from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
@@ -63,7 +63,7 @@ class Hashing:
         return RepresentationState(None, None, jnp.zeros(2 ** sizes.observation[0].shape[0]), None)
 
     def _observe(
-        self, state: RepresentationState, view: View, key: Array
+        self, state: RepresentationState, view: RolloutView, key: Array
     ) -> tuple[RepresentationState, Array]:
         signs = jax.tree.leaves(view.trajectories.observation)[0] > 0
         place = signs @ (2 ** jnp.arange(signs.shape[-1]))
@@ -89,13 +89,13 @@ def small(form: Any) -> Any:
     return replace(form, **changed)
 
 
-def of_k(k: int, objective: str = "derex") -> Decomposition:
-    return Decomposition(k=k, objective=objective)
+def of_k(k: int, objective: str = "derex") -> DecompositionConfig:
+    return DecompositionConfig(k=k, objective=objective)
 
 
 def episodic(form: Any) -> Any:
     """The same form, tiny, with a bonus for what is new in its episode."""
-    return small(replace(form, decomposition=Decomposition(episodic=0.1)))
+    return small(replace(form, decomposition=DecompositionConfig(episodic=0.1)))
 
 
 FORMS: dict[str, Any] = {
@@ -219,7 +219,7 @@ def mixed(trajectories: Trajectories, other: Trajectories, changed: Any) -> Traj
     )
 
 
-def view_of(trajectories: Trajectories, memory: Any = None, agent: AgentNetwork | None = None) -> View:
+def view_of(trajectories: Trajectories, memory: Any = None, agent: AgentNetwork | None = None) -> RolloutView:
     agent = network() if agent is None else agent
     return seen_by(agent, trajectories, agent.core.initial(B) if memory is None else memory).view
 
@@ -430,8 +430,8 @@ def test_without_weight_a_bonus_never_changes_the_reward(method: Built) -> None:
     learner = init_learner(AgentConfig(), Categorical(A), network(), None)
     for two_values in (False, True):
         config = AgentConfig(two_values=two_values)
-        _, with_bonus = reward_streams(config, learner, rollout, bonus, use)
-        _, without = reward_streams(config, learner, rollout, jnp.zeros_like(bonus), use)
+        _, with_bonus = combine_rewards(config, learner, rollout, bonus, use)
+        _, without = combine_rewards(config, learner, rollout, jnp.zeros_like(bonus), use)
         totals = [streams.rewards @ streams.weights for streams in (with_bonus, without)]
         np.testing.assert_array_equal(totals[0], totals[1])
         assert np.any(totals[0] != 0.0)

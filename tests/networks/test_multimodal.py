@@ -16,7 +16,7 @@ from derex.networks.inputs import UNITS
 from derex.networks.paper import agent_embedding
 from derex.networks.tokens import STATE
 from derex.representations import METHODS, Sizes
-from derex.representations.base import View
+from derex.representations.base import RolloutView
 from derex.types import Amount, Symbols, Trajectories, Words
 
 B, S, A, W = 4, 5, 3, 8
@@ -130,7 +130,7 @@ def test_every_form_reads_all_parts(method, form):
     network, trajectories = agent(DECLARED), steps(DECLARED)
     sizes = Sizes(parts_of(DECLARED), A, W, W, B)
     state = representation.init(jax.random.key(1), sizes)
-    view: View = eqx.filter_jit(network)(trajectories, network.core.initial(B)).view
+    view: RolloutView = eqx.filter_jit(network)(trajectories, network.core.initial(B)).view
     observe = eqx.filter_jit(representation.observe)
     for seed in range(2):
         state, bonus = observe(state, view, jax.random.key(seed))

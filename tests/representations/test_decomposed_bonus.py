@@ -11,9 +11,9 @@ from derex.agents.network import AgentNetwork, parts_of
 from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
-from derex.representations import RepresentationState, Sizes, View
+from derex.representations import RepresentationState, RolloutView, Sizes
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
@@ -46,7 +46,7 @@ def random_walk(streams: int, length: int, seed: int) -> tuple[Trajectories, np.
     return Trajectories(observation, previous, first, jnp.ones_like(first)), np.asarray(ids)
 
 
-def view_of(trajectories: Trajectories, width: int = 8) -> View:
+def view_of(trajectories: Trajectories, width: int = 8) -> RolloutView:
     network = AgentNetwork(PARTS, A, A, width=width, key=jax.random.key(0))
     return network(trajectories, network.core.initial(len(trajectories.first))).view
 
@@ -58,7 +58,7 @@ def view_of(trajectories: Trajectories, width: int = 8) -> View:
 @pytest.mark.parametrize("kind", ["states", "histories", "belief"])
 def test_the_bonus_is_the_norm_of_standardised_features(kind: str, weighted: bool) -> None:
     """‖(f - mean)/deviation / max(σ, floor)‖ with the tracked moments and the diagonal of Σ̃, worked out with NumPy."""
-    decomposition = Decomposition(
+    decomposition = DecompositionConfig(
         k=K, weighted=weighted, sigma_floor=0.1, limit=1.5, ritz=False, statistics_decay=0.8
     )
     own = OptimisedTraining(steps=2, streams=6, learning_rate=1e-2)
@@ -88,7 +88,7 @@ def test_the_bonus_is_the_norm_of_standardised_features(kind: str, weighted: boo
     np.testing.assert_allclose(bonus, np.linalg.norm(scaled, axis=-1), rtol=2e-3)
 
 
-def features(kind: str, state: RepresentationState, memory: Any, view: View) -> np.ndarray:
+def features(kind: str, state: RepresentationState, memory: Any, view: RolloutView) -> np.ndarray:
     """f of every step, one after the other."""
     if kind == "belief":
         return np.asarray(jax.vmap(jax.vmap(state.joint.f))(view.beliefs))
@@ -158,7 +158,7 @@ def test_states_of_a_known_world_are_decomposed(
     """
     training = OptimisedTraining(steps=8, streams=STREAMS, learning_rate=rate)
     representation = StatesConfig(
-        Decomposition(k=K, objective=objective), training=training, width=64
+        DecompositionConfig(k=K, objective=objective), training=training, width=64
     ).build()
     joint = walks.joint()
     exact = decompose(joint, K).singular_values
@@ -185,10 +185,10 @@ def test_states_of_a_known_world_are_decomposed(
     assert np.sum(untrained) < 0.8 * np.sum(exact), untrained
 
 
-def view_of_own(trajectories: Trajectories) -> View:
+def view_of_own(trajectories: Trajectories) -> RolloutView:
     """Networks of their own do not look at the agent's."""
     shape = (*trajectories.first.shape, 1)
-    return View(trajectories, None, jnp.zeros(shape))  # type: ignore[arg-type]
+    return RolloutView(trajectories, None, jnp.zeros(shape))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_histories_of_a_known_world_are_decomposed(walks: Walks) -> None:
     """The walk is a Markov chain and is seen: a history is worth its last state, and a test of one step its next. So
     the spectrum to be found is that of states again; 160 steps find more than half of it, 60 % as measured."""
     training = OptimisedTraining(steps=4, streams=STREAMS, learning_rate=1e-3)
-    decomposition = Decomposition(k=K)
+    decomposition = DecompositionConfig(k=K)
     representation = HistoriesConfig(decomposition, training=training, width=32, tests=1).build()
     exact = np.sum(decompose(walks.joint(), K).singular_values)
     state = representation.init(jax.random.key(0), Sizes(PARTS, A, 8, 8, STREAMS))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.representations.decomposed import Decomposition, begin_episodes, newness
+from derex.representations.decomposed import DecompositionConfig, begin_episodes, newness
 
 B, S, K = 4, 12, 5
 
@@ -72,7 +72,7 @@ def test_a_new_episode_has_shown_nothing(steps):
 def test_the_bonus_is_multiplied(steps):
     """And is untouched where the option is not used: the control."""
     features, first = jnp.asarray(steps[0], jnp.float32), jnp.asarray(steps[1])
-    plain, episodic = Decomposition(k=K), Decomposition(k=K, episodic=0.1)
+    plain, episodic = DecompositionConfig(k=K), DecompositionConfig(k=K, episodic=0.1)
     tracked = plain.track(plain.initial(), plain.seen(features, features, jnp.ones((B, S))))
     rare, nothing = plain.bonus_of_steps(features, tracked, first, plain.begin_episodes(B))
     assert nothing is None
@@ -92,7 +92,7 @@ def test_the_bonus_is_multiplied(steps):
 @pytest.mark.parametrize("wrong", [-0.1, float("inf"), float("nan")])
 def test_a_ridge_is_a_number(wrong):
     with pytest.raises(ValueError, match=r"decomposition\.episodic: expected a finite number"):
-        Decomposition(episodic=wrong)
+        DecompositionConfig(episodic=wrong)
 
 
 def test_it_stays_a_share_over_long_episodes():

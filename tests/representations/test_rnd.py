@@ -9,7 +9,7 @@ import pytest
 
 from derex.agents.network import AgentNetwork, parts_of
 from derex.networks.inputs import flat_numbers, flat_size
-from derex.representations import Sizes, View
+from derex.representations import RolloutView, Sizes
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndConfig
 from derex.types import Symbols, Trajectories, Words
@@ -21,7 +21,7 @@ SIZES = Sizes(PARTS, 2, W, W, B)
 FORM = RndConfig(k=5, width=W, training=OptimisedTraining(steps=3, streams=4, learning_rate=1e-2))
 
 
-def view_of(seed: int) -> View:
+def view_of(seed: int) -> RolloutView:
     rng = np.random.default_rng(seed)
     observation = {
         "a": jnp.asarray((rng.normal(size=(B, S, 3)) + seed) * SCALES, jnp.float32),
@@ -33,7 +33,7 @@ def view_of(seed: int) -> View:
     return network(trajectories, network.core.initial(B)).view
 
 
-def rows_of(view: View) -> np.ndarray:
+def rows_of(view: RolloutView) -> np.ndarray:
     parts = view.trajectories.observation
     return np.concatenate([parts["a"], parts["b"]], axis=-1)
 
@@ -58,7 +58,7 @@ def observed() -> list[Any]:
     return [views, states, bonuses]
 
 
-def seen_until(views: list[View], number: int) -> np.ndarray:
+def seen_until(views: list[RolloutView], number: int) -> np.ndarray:
     """All rows of the first unrolls, each step once: step 0 of an unroll was the last of the one before."""
     return np.concatenate([rows_of(view)[:, 1:].reshape(-1, 4) for view in views[: number + 1]]).astype(
         np.float64

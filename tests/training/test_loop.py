@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.rollout import unroll
+from derex.agents.rollout import collect_rollout
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training.learner import Training, TrainState
 
 STREAMS, UNROLL = 8, 5
 AGENT = AgentConfig(width=8, unroll=UNROLL, epochs=2, minibatches=2)
-STATES = StatesConfig(Decomposition(k=3), training=OptimisedTraining(steps=2, streams=4), width=8)
+STATES = StatesConfig(DecompositionConfig(k=3), training=OptimisedTraining(steps=2, streams=4), width=8)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,9 @@ def test_one_iteration_taken_apart(training: Training) -> None:
 
     @jax.jit
     def replay(state: TrainState) -> Any:
-        actor, rollout = unroll(network, training.policy, training.streams, state.actor, acting, UNROLL)
+        actor, rollout = collect_rollout(
+            network, training.policy, training.streams, state.actor, acting, UNROLL
+        )
         view = network(rollout.trajectories, rollout.memory).view
         represented, bonus = training.representation.observe(state.representation, view, observing)
         return actor, rollout, represented, bonus

@@ -23,7 +23,7 @@ from derex.report.files import DamagedError
 from derex.representations import Representation
 from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
@@ -82,19 +82,19 @@ WRONG: list[tuple[type, str, Any]] = [
     (OptimisedTraining, "streams", 0),
     *((OptimisedTraining, name, value) for name in ("steps", "streams") for value in (-1, 10**9)),
     *((OptimisedTraining, name, x) for name in ("learning_rate", "clip") for x in (0.0, -1.0, math.nan, math.inf)),
-    *((Decomposition, "k", value) for value in (0, -1, 10**9)),
-    *((Decomposition, name, value) for name in ("sigma_floor", "episodic") for value in (-1.0, math.nan, math.inf)),
-    *((Decomposition, "statistics_decay", value) for value in (-1.0, 2.0, math.nan, math.inf)),
-    *((Decomposition, "limit", value) for value in (0.0, -1.0, math.nan)),
+    *((DecompositionConfig, "k", value) for value in (0, -1, 10**9)),
+    *((DecompositionConfig, name, value) for name in ("sigma_floor", "episodic") for value in (-1.0, math.nan, math.inf)),
+    *((DecompositionConfig, "statistics_decay", value) for value in (-1.0, 2.0, math.nan, math.inf)),
+    *((DecompositionConfig, "limit", value) for value in (0.0, -1.0, math.nan)),
     *((form, "lambda_b", value) for form in (BeliefConfig, HistoriesConfig, StatesConfig, RndConfig)
       for value in (-1.0, math.nan, math.inf)),
     *((BeliefConfig, "weight", value) for value in (-1.0, math.nan, math.inf)),
     *((form, "width", value) for form in (HistoriesConfig, StatesConfig, RndConfig) for value in (0, -1, 10**9)),
     *((RndConfig, "k", value) for value in (0, -1)),
-    (Decomposition, "lambda_r", -1.0), (Decomposition, "objective", "svd"),
+    (DecompositionConfig, "lambda_r", -1.0), (DecompositionConfig, "objective", "svd"),
     *((form, "tests", value) for form in (BeliefConfig, HistoriesConfig) for value in (0, "end")),
 ]  # fmt: skip
-PLACES = {OptimisedTraining: "training.", Decomposition: "decomposition."}
+PLACES = {OptimisedTraining: "training.", DecompositionConfig: "decomposition."}
 
 
 @pytest.mark.parametrize(("part", "name", "value"), WRONG)
@@ -125,7 +125,7 @@ def test_a_core_that_there_is_not(tmp_path: Path) -> None:
 
 
 def test_an_infinite_limit_is_written_and_read() -> None:
-    form = StatesConfig(Decomposition(limit=math.inf))
+    form = StatesConfig(DecompositionConfig(limit=math.inf))
     plain = json.loads(json.dumps(to_plain(form), allow_nan=False))
     assert from_plain(StatesConfig(), plain) == form
 

@@ -15,7 +15,7 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.report.visits import load_visits
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training import (
@@ -42,7 +42,7 @@ from derex.training.checkpoints import (
 from derex.training.preflight import differences, plan_run
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
-STATES = StatesConfig(Decomposition(k=3), training=OptimisedTraining(steps=2), width=8)
+STATES = StatesConfig(DecompositionConfig(k=3), training=OptimisedTraining(steps=2), width=8)
 STEPS = 32  # of an iteration
 TIMES = ("steps_per_second", "seconds")
 
@@ -180,7 +180,7 @@ def test_a_finished_run_is_left_alone(whole: TrainResult) -> None:
         ({"env": "rooms-chain-3"}, "env was rooms-chain-2, now rooms-chain-3"),
         ({"agent": replace(AGENT, gamma=0.5)}, r"agent\.gamma was 0\.99, now 0\.5"),
         (
-            {"representation": replace(STATES, decomposition=Decomposition(k=4))},
+            {"representation": replace(STATES, decomposition=DecompositionConfig(k=4))},
             r"representation\.decomposition\.k was 3, now 4",
         ),
         ({"method": "vmpo", "form": "", "representation": None}, "method was derex, now vmpo"),

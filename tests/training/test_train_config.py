@@ -16,7 +16,7 @@ from derex.agents.network import make_network, parts_of
 from derex.agents.policy import make_policy
 from derex.representations.base import NoRepresentation
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS
 from derex.representations.states import StatesConfig
@@ -132,7 +132,7 @@ def test_a_form_that_does_not_fit_is_refused(options: dict[str, Any], says: str)
 
 
 def test_plain_options_come_back_as_they_were() -> None:
-    chosen = StatesConfig(Decomposition(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
+    chosen = StatesConfig(DecompositionConfig(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
     asked = config(representation=chosen, agent=AgentConfig(width=5, two_values=True)).resolved()
     plain = to_plain(asked)
     text = json.dumps({name: value for name, value in plain.items() if name != "out"})

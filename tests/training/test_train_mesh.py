@@ -19,7 +19,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from derex.agents.config import AgentConfig
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.base import NoRepresentation
 from derex.representations.optimised import OptimisedTraining
@@ -32,7 +32,7 @@ from derex.representations import own as own_networks
 learning.ADAM_EPSILON = own_networks.ADAM_EPSILON = 1e-3  # as in conftest.py
 
 agent = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
-small, own = Decomposition(k=3), OptimisedTraining(steps=2)
+small, own = DecompositionConfig(k=3), OptimisedTraining(steps=2)
 
 def training_of(method, form):
     return make_training(TrainConfig("rooms-chain-2", Path("x"), method, streams=8, agent=agent, representation=form))

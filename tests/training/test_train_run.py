@@ -11,13 +11,13 @@ from scipy.stats import spearmanr
 
 from derex.agents.config import AgentConfig
 from derex.report.visits import load_visits
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, Training, TrainResult, load_config, read_metrics, run, train
 
 AGENT = AgentConfig(width=16, unroll=8, epochs=1, minibatches=2)
-STATES = StatesConfig(Decomposition(k=4), training=OptimisedTraining(steps=2), width=16)
+STATES = StatesConfig(DecompositionConfig(k=4), training=OptimisedTraining(steps=2), width=16)
 TIMES = ("steps_per_second", "seconds")
 
 

@@ -20,16 +20,16 @@ from derex.networks.inputs import Part, parts_of
 from derex.networks.layers import lowered
 from derex.networks.paper import agent_embedding
 from derex.networks.recurrent import make_core
-from derex.representations.base import View
+from derex.representations.base import RolloutView
 from derex.types import Trajectories
 
 POLICY_SCALE = 0.01  # of the last layer at the start: all actions are nearly equally likely
 VALUE_SCALE = 0.1
 
-__all__ = ["AgentNetwork", "Readout", "Seen", "make_network", "parts_of"]
+__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "make_network", "parts_of"]
 
 
-class Readout(eqx.Module):
+class AgentHead(eqx.Module):
     """A rectified layer and a linear one on the belief."""
 
     hidden: Float[Array, "H H"]
@@ -48,10 +48,10 @@ class Readout(eqx.Module):
         return jax.nn.relu(beliefs @ self.hidden + self.hidden_bias) @ self.out + self.out_bias
 
 
-class Seen(NamedTuple):
+class NetworkOutput(NamedTuple):
     """What the network makes of some steps of some streams."""
 
-    view: View
+    view: RolloutView
     policy: Float[Array, "B S P"]
     value: Float[Array, "B S V"]
     memory: Any
@@ -63,8 +63,8 @@ class AgentNetwork(eqx.Module):
 
     embedding: Embedding
     core: Any
-    policy: Readout
-    value: Readout
+    policy: AgentHead
+    value: AgentHead
     compute: str = eqx.field(static=True)
     """precision of the products of F₁ and F₂; what is kept and what comes out is in single precision"""
     sees_action: bool = eqx.field(static=True)
@@ -89,10 +89,10 @@ class AgentNetwork(eqx.Module):
         self.compute, self.sees_action = compute, sees_action
         self.embedding = agent_embedding(encoder, observation, action, width, key=embedding_key)
         self.core = make_core(core, width, width, key=core_key)
-        self.policy = Readout(width, outputs, POLICY_SCALE, key=policy_key)
-        self.value = Readout(width, values, VALUE_SCALE, key=value_key)
+        self.policy = AgentHead(width, outputs, POLICY_SCALE, key=policy_key)
+        self.value = AgentHead(width, values, VALUE_SCALE, key=value_key)
 
-    def __call__(self, trajectories: Trajectories, memory: Any) -> Seen:
+    def __call__(self, trajectories: Trajectories, memory: Any) -> NetworkOutput:
         """Everything at every step, beginning with `memory` of what came before."""
         embedding, core = lowered((self.embedding, self.core), self.compute)
         observed = embedding.observed(trajectories.observation, trajectories.shape)
@@ -102,8 +102,8 @@ class AgentNetwork(eqx.Module):
         keep = 1.0 - trajectories.first.astype(history.dtype)
         beliefs, memory = core(jnp.moveaxis(history, 1, 0), keep.T, memory)
         beliefs = jnp.moveaxis(beliefs, 0, 1)
-        view = View(trajectories, embedded, beliefs)
-        return Seen(view, self.policy(beliefs), self.value(beliefs), memory)
+        view = RolloutView(trajectories, embedded, beliefs)
+        return NetworkOutput(view, self.policy(beliefs), self.value(beliefs), memory)
 
 
 def make_network(

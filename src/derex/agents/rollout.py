@@ -1,11 +1,7 @@
-"""Acting: the policy and the environment step by step, B streams side by side.
+"""Inference: one step of an agent (`act`), and rollouts of agent and environments (`collect_rollout`).
 
-Shapes: B streams, T transitions of an unroll between its S = T + 1 steps. The last step of an unroll is the first of
-the next one.
-
-A trained network at play: one step of B streams at a time, with what it has to remember.
-
-Shapes: B streams, P parameters of the policy, W numbers an action is encoded in.
+Shapes: B parallel streams, T transitions of a rollout between its S = T + 1 steps, P policy parameters, W numbers that
+encode an action, V value streams. The last step of a rollout is the first of the next one.
 """
 
 from __future__ import annotations
@@ -17,13 +13,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
-from derex.agents.network import AgentNetwork, Seen
+from derex.agents.network import AgentNetwork, NetworkOutput
 from derex.agents.policy import Policy
 from derex.types import EnvironmentSpec, TimeStep, Trajectories
 
 
 @runtime_checkable
-class Streams(Protocol):
+class EnvironmentStreams(Protocol):
     """B environments that go on for ever: after the last step of an episode comes the first of the next."""
 
     @property
@@ -73,7 +69,67 @@ class Rollout(NamedTuple):
     """the environment's own number of each step's state, where it has one; for diagnostics, never for learning"""
 
 
-def begin(network: AgentNetwork, policy: Policy, streams: Streams, key: PRNGKeyArray) -> Actor:
+class AgentMemory(NamedTuple):
+    """State that an agent carries from one step to the next. Every array begins with B."""
+
+    previous_action: Float[Array, "B W"]
+    """encoded"""
+    core: Any
+
+
+class Decision(NamedTuple):
+    """Output of one inference step (`act`)."""
+
+    action: Shaped[Array, "B *action"]
+    parameters: Float[Array, "B P"]
+    """of the policy"""
+    value: Float[Array, "B V"]
+    previous_action: Float[Array, "B W"]
+    """as the network saw it: encoded, 0 at first steps"""
+    memory: AgentMemory
+    """for the next step"""
+
+
+def init_memory(network: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
+    """Memory before the first step of an episode."""
+    return AgentMemory(jnp.zeros((streams, policy.width)), network.core.initial(streams))
+
+
+def evaluate_step(
+    network: AgentNetwork, observation: Any, first: Bool[Array, " B"], memory: AgentMemory
+) -> tuple[Float[Array, "B W"], NetworkOutput]:
+    """The previous action as the network sees it, and the network's output at one step (S = 1)."""
+    previous = jnp.where(first[:, None], 0.0, memory.previous_action)
+    seen, done, begins = jax.tree.map(lambda leaf: leaf[:, None], (observation, previous, first))
+    return previous, network(Trajectories(seen, done, begins, jnp.ones_like(begins)), memory.core)
+
+
+def act(
+    network: AgentNetwork,
+    policy: Policy,
+    observation: Any,
+    first: Bool[Array, " B"],
+    memory: AgentMemory,
+    key: PRNGKeyArray | None,
+) -> Decision:
+    """One inference step of B streams.
+
+    Args:
+        observation: a pytree of arrays (B, …).
+        first: whether an episode begins here; the memory of that stream is then ignored.
+        memory: from `init_memory` or the step before.
+        key: samples the action from the policy; None takes the likeliest.
+    """
+    previous, output = evaluate_step(network, observation, first, memory)
+    parameters = output.policy[:, 0]
+    action = policy.mode(parameters) if key is None else policy.sample(parameters, key)
+    after = AgentMemory(policy.encoded(action), output.memory)
+    return Decision(action, parameters, output.value[:, 0], previous, after)
+
+
+def init_actor(
+    network: AgentNetwork, policy: Policy, streams: EnvironmentStreams, key: PRNGKeyArray
+) -> Actor:
     """All streams at the first step of an episode, staggered so that episodes do not end in step."""
     environment, time_step = streams.reset(key, stagger=True)
     return Actor(
@@ -84,30 +140,36 @@ def begin(network: AgentNetwork, policy: Policy, streams: Streams, key: PRNGKeyA
     )
 
 
-def unroll(
-    network: AgentNetwork, policy: Policy, streams: Streams, actor: Actor, key: PRNGKeyArray, length: int
+def collect_rollout(
+    network: AgentNetwork,
+    policy: Policy,
+    streams: EnvironmentStreams,
+    actor: Actor,
+    key: PRNGKeyArray,
+    length: int,
 ) -> tuple[Actor, Rollout]:
     """Act for `length` transitions."""
 
-    def act(actor: Actor, key: PRNGKeyArray):
+    def step(actor: Actor, key: PRNGKeyArray):
         action_key, environment_key = jax.random.split(key)
-        seen = network(_one_step(actor), actor.memory)
-        parameters = seen.policy[:, 0]
-        action = policy.sample(parameters, action_key)
-        environment, time_step = streams.step(actor.environment, action, environment_key)
-        previous = jnp.where(time_step.first[:, None], 0.0, policy.encoded(action))
-        after = Actor(environment, time_step, previous, seen.memory)
-        return after, (step_of(actor, seen), action, parameters)
+        before, memory = actor.time_step, AgentMemory(actor.previous_action, actor.memory)
+        decision = act(network, policy, before.observation, before.first, memory, action_key)
+        environment, time_step = streams.step(actor.environment, decision.action, environment_key)
+        previous = jnp.where(time_step.first[:, None], 0.0, decision.memory.previous_action)
+        after = Actor(environment, time_step, previous, decision.memory.core)
+        return after, (record(actor, decision.value), decision.action, decision.parameters)
 
-    def step_of(actor: Actor, seen: Seen):
-        """What is kept of a step."""
+    def record(actor: Actor, value: Array):
+        """What the rollout keeps of a step."""
         number = streams.state_ids(actor.environment) if streams.spec.n_states else None
-        return actor.time_step, actor.previous_action, seen.value[:, 0], number
+        return actor.time_step, actor.previous_action, value, number
 
     start = actor.memory
-    actor, (steps, action, parameters) = jax.lax.scan(act, actor, jax.random.split(key, length))
-    # The value of the last step is what the unroll is bootstrapped with.
-    last = step_of(actor, network(_one_step(actor), actor.memory))
+    actor, (steps, action, parameters) = jax.lax.scan(step, actor, jax.random.split(key, length))
+    # The rollout is bootstrapped with the value of its last step.
+    final, memory = actor.time_step, AgentMemory(actor.previous_action, actor.memory)
+    _, output = evaluate_step(network, final.observation, final.first, memory)
+    last = record(actor, output.value[:, 0])
     steps, previous, value, state_id = jax.tree.map(_with_last, steps, last)
     trajectories = Trajectories(steps.observation, previous, steps.first, jnp.ones_like(steps.first))
     return actor, Rollout(
@@ -124,54 +186,7 @@ def unroll(
     )
 
 
-def _one_step(actor: Actor) -> Trajectories:
-    observation, previous, first = jax.tree.map(
-        lambda leaf: leaf[:, None],
-        (actor.time_step.observation, actor.previous_action, actor.time_step.first),
-    )
-    return Trajectories(observation, previous, first, jnp.ones_like(first))
-
-
 def _with_last(
     behind: Shaped[Array, "T B *rest"], final: Shaped[Array, "B *rest"]
 ) -> Shaped[Array, "B S *rest"]:
     return jnp.moveaxis(jnp.concatenate([behind, final[None]]), 0, 1)
-
-
-class Memory(NamedTuple):
-    """What an agent takes from one step to the next; every array begins with B."""
-
-    previous_action: Float[Array, "B W"]
-    """encoded"""
-    core: Any
-
-
-class Decision(NamedTuple):
-    """What an agent does at a step."""
-
-    action: Shaped[Array, "B *action"]
-    parameters: Float[Array, "B P"]
-    """of the policy"""
-    memory: Memory
-
-
-def init_memory(network: AgentNetwork, policy: Policy, streams: int) -> Memory:
-    """Nothing seen and nothing done."""
-    return Memory(jnp.zeros((streams, policy.width)), network.core.initial(streams))
-
-
-def decide(
-    network: AgentNetwork,
-    policy: Policy,
-    observation: Any,
-    first: Bool[Array, " B"],
-    memory: Memory,
-    key: PRNGKeyArray | None,
-) -> Decision:
-    """One step; `first` forgets what came before, and without a key the action is the likeliest."""
-    previous = jnp.where(first[:, None], 0.0, memory.previous_action)
-    seen, done, begins = jax.tree.map(lambda leaf: leaf[:, None], (observation, previous, first))
-    step = network(Trajectories(seen, done, begins, jnp.ones_like(begins)), memory.core)
-    parameters = step.policy[:, 0]
-    action = policy.mode(parameters) if key is None else policy.sample(parameters, key)
-    return Decision(action, parameters, Memory(policy.encoded(action), step.memory))

@@ -135,7 +135,7 @@ def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joi
     return Learner(trained, state, initial_scale(), initial_scale())
 
 
-def reward_streams(
+def combine_rewards(
     config: AgentConfig, learner: Learner, rollout: Rollout, bonus: Float[Array, "B S"], use: BonusUse
 ) -> tuple[Learner, RewardStreams]:
     """R_t + λ_b Bonus_t, or the two apart; each divided by its own running deviation (appendix B).
@@ -222,7 +222,7 @@ def agent_loss(
     return rl + config.value_weight * value + auxiliary, (noticed, numbers)
 
 
-def learn(
+def update_agent(
     config: AgentConfig,
     policy: Policy,
     representation: Representation,

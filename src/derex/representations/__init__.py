@@ -5,8 +5,8 @@ from derex.representations.base import (
     Representation,
     RepresentationConfig,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
 )
 from derex.representations.methods import METHODS, find_representation
 
@@ -16,7 +16,7 @@ __all__ = [
     "Representation",
     "RepresentationConfig",
     "RepresentationState",
+    "RolloutView",
     "Sizes",
-    "View",
     "find_representation",
 ]

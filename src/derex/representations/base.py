@@ -85,7 +85,7 @@ class Sizes(NamedTuple):
     """B"""
 
 
-class View(NamedTuple):
+class RolloutView(NamedTuple):
     """An unroll as the agent sees it. Gradients flow into F₁ and F₂ where the agent trains, and nowhere else."""
 
     trajectories: Trajectories
@@ -122,12 +122,12 @@ class Representation(NamedTuple):
 
     init: Callable[[PRNGKeyArray, Sizes], RepresentationState]
     """before anything is seen"""
-    auxiliary: Callable[[Any, View, PRNGKeyArray], tuple[Float[Array, ""], Any]]
+    auxiliary: Callable[[Any, RolloutView, PRNGKeyArray], tuple[Float[Array, ""], Any]]
     """(joint, view, key) -> a loss to add to the agent's, and what it saw, for `track`"""
     track: Callable[[RepresentationState, Any], RepresentationState]
     """takes what `auxiliary` saw into the running statistics"""
     observe: Callable[
-        [RepresentationState, View, PRNGKeyArray], tuple[RepresentationState, Float[Array, "B S"]]
+        [RepresentationState, RolloutView, PRNGKeyArray], tuple[RepresentationState, Float[Array, "B S"]]
     ]
     """(state, a fresh unroll, key) -> the state after learning from it by itself, and the bonus of every step"""
     report: Callable[[RepresentationState], dict[str, Array]]
@@ -146,12 +146,12 @@ class RepresentationConfig(Protocol):
     def build(self) -> Representation: ...
 
 
-def no_bonus(view: View) -> Float[Array, "B S"]:
+def no_bonus(view: RolloutView) -> Float[Array, "B S"]:
     """Nothing is rare."""
     return jnp.zeros(view.trajectories.shape)
 
 
-def no_auxiliary(joint: Any, view: View, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
+def no_auxiliary(joint: Any, view: RolloutView, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
     """Nothing is trained with the agent."""
     return jnp.zeros(()), None
 
@@ -175,6 +175,6 @@ def _init(key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
 
 
 def _observe(
-    state: RepresentationState, view: View, key: PRNGKeyArray
+    state: RepresentationState, view: RolloutView, key: PRNGKeyArray
 ) -> tuple[RepresentationState, Float[Array, "B S"]]:
     return state, no_bonus(view)

@@ -21,28 +21,21 @@ from derex.representations.base import (
     BonusUse,
     Representation,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
     check_weights,
     named,
     track_nothing,
 )
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 
 
-class Readers(eqx.Module):
+class BeliefHeads(eqx.Module):
     """f on beliefs, g on what the reverse LSTM F₃ makes of futures."""
 
     f: Any
     g: Any
     reverse: LSTM | None
-
-
-class Itself(eqx.Module):
-    """No projection: f(b) = b."""
-
-    def __call__(self, belief: Float[Array, " H"]) -> Float[Array, " H"]:
-        return belief
 
 
 def tests_of(embedded: Embedded, actions: bool) -> Embedded:
@@ -54,7 +47,7 @@ def tests_of(embedded: Embedded, actions: bool) -> Embedded:
 class BeliefConfig:
     """What is decomposed, and how it weighs in the agent's loss."""
 
-    decomposition: Decomposition = field(default_factory=Decomposition)
+    decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
     lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
@@ -95,26 +88,30 @@ class BeliefConfig:
                 f"projection: without it f is the belief itself, so k must be the width of the core; got k = {k} and "
                 f"width {sizes.belief}."
             )
-        f = Head(sizes.belief, k, key=f_key) if self.projection else Itself()
+        f = Head(sizes.belief, k, key=f_key) if self.projection else eqx.nn.Identity()
         episode = self.decomposition.begin_episodes(sizes.streams)
         if self.decomposition.tied:
-            return RepresentationState(Readers(f, None, None), None, self.decomposition.initial(), episode)
+            return RepresentationState(
+                BeliefHeads(f, None, None), None, self.decomposition.initial(), episode
+            )
         g = Head(sizes.belief, k, key=g_key)
         reverse = LSTM(sizes.embedding, sizes.belief, sizes.embedding == sizes.belief, key=reverse_key)
-        return RepresentationState(Readers(f, g, reverse), None, self.decomposition.initial(), episode)
+        return RepresentationState(BeliefHeads(f, g, reverse), None, self.decomposition.initial(), episode)
 
-    def _pairs(self, joint: Readers, view: View, key: PRNGKeyArray) -> Any:
+    def _pairs(self, joint: BeliefHeads, view: RolloutView, key: PRNGKeyArray) -> Any:
         future = self.future()
         embedded = tests_of(view.embedded, self.test_actions)
         phase = future.draw(key, *view.trajectories.shape)
         return read_pairs(joint, future, embedded, view.beliefs, view.trajectories, phase)
 
-    def _auxiliary(self, joint: Readers, view: View, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
+    def _auxiliary(
+        self, joint: BeliefHeads, view: RolloutView, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], None]:
         loss, _ = self.decomposition.estimate(*self._pairs(joint, view, key))
         return self.weight * loss, None
 
     def _observe(
-        self, state: RepresentationState, view: View, key: PRNGKeyArray
+        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Say what is rare in the unroll, by what it shows of the networks as they are."""
         seen = self.decomposition.seen(*self._pairs(state.joint, view, key))

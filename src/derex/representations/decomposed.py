@@ -89,14 +89,14 @@ class Correlations(NamedTuple):
     g: Float[Array, "k k"]
 
 
-class Seen(NamedTuple):
+class PairStatistics(NamedTuple):
     """What one step of training shows."""
 
     statistics: Statistics
     correlations: Correlations
 
 
-class Tracked(NamedTuple):
+class TrackedStatistics(NamedTuple):
     """Running means of it; divide by `running.weight`."""
 
     running: RunningStatistics
@@ -104,7 +104,7 @@ class Tracked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Decomposition:
+class DecompositionConfig:
     """Objective and reading, shared by all forms of De-Rex and by graph drawing."""
 
     k: int = 64
@@ -149,10 +149,10 @@ class Decomposition:
         """Whether g is f."""
         return self.loss.tied
 
-    def initial(self) -> Tracked:
+    def initial(self) -> TrackedStatistics:
         """Nothing seen."""
         none = jnp.zeros((self.k, self.k))
-        return Tracked(initial_statistics(self.k), Correlations(none, none))
+        return TrackedStatistics(initial_statistics(self.k), Correlations(none, none))
 
     def estimate(
         self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
@@ -161,25 +161,29 @@ class Decomposition:
         estimate = self.loss(*halves_of(f, g, counted))
         return estimate.loss, estimate.statistics
 
-    def seen(self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]) -> Seen:
+    def seen(
+        self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
+    ) -> PairStatistics:
         """What pairs of outputs show of the decomposition; all from the same rows, or σ could exceed 1."""
         weights = counted.reshape(-1)
         (f, f_moments), (g, g_moments) = (
             batch_normalise(outputs.reshape(-1, self.k), weights, READING_EPSILON) for outputs in (f, g)
         )
         statistics = Statistics(f_moments, g_moments, sigma_hat(f, g, weights))
-        return Seen(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
+        return PairStatistics(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
 
-    def track(self, tracked: Tracked, seen: Seen) -> Tracked:
+    def track(self, tracked: TrackedStatistics, seen: PairStatistics) -> TrackedStatistics:
         """Σ̃, moments and correlations after one more step."""
         decay = self.statistics_decay
         mixed = (
             decay * old + (1.0 - decay) * new
             for old, new in zip(tracked.correlations, seen.correlations, strict=True)
         )
-        return Tracked(update_statistics(tracked.running, seen.statistics, decay), Correlations(*mixed))
+        return TrackedStatistics(
+            update_statistics(tracked.running, seen.statistics, decay), Correlations(*mixed)
+        )
 
-    def bonus(self, f: Float[Array, "*b k"], tracked: Tracked) -> Float[Array, "*b"]:
+    def bonus(self, f: Float[Array, "*b k"], tracked: TrackedStatistics) -> Float[Array, "*b"]:
         """‖f‖ of the standardised features, weighted by Σ̃⁻²."""
         seen, C = self._read(tracked)
         features = limited(standardise(f, seen.f), self.limit)
@@ -194,7 +198,7 @@ class Decomposition:
     def bonus_of_steps(
         self,
         f: Float[Array, "B S k"],
-        tracked: Tracked,
+        tracked: TrackedStatistics,
         first: Bool[Array, "B S"],
         episodes: Float[Array, "B k k"] | None,
     ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"] | None]:
@@ -207,7 +211,7 @@ class Decomposition:
         new, episodes = newness(features, first, episodes, self.episodic)
         return rare * new, episodes
 
-    def report(self, tracked: Tracked) -> dict[str, Array]:
+    def report(self, tracked: TrackedStatistics) -> dict[str, Array]:
         """The spectrum within the span, its mean, the mean of diag Σ̃, and how far Σ̃ is from diagonal."""
         seen, C = self._read(tracked)
         diagonal = spectrum = jnp.diag(seen.sigma)
@@ -221,7 +225,7 @@ class Decomposition:
             "off_diagonal": off,
         }
 
-    def _read(self, tracked: Tracked) -> tuple[Statistics, Correlations]:
+    def _read(self, tracked: TrackedStatistics) -> tuple[Statistics, Correlations]:
         """The running means, corrected for their start at zero."""
         scale = 1.0 / jnp.maximum(tracked.running.weight, jnp.finfo(jnp.float32).tiny)
         return read_statistics(tracked.running), Correlations(

@@ -29,15 +29,15 @@ from derex.representations.base import (
     BonusUse,
     Representation,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
     check_counts,
     check_weights,
     named,
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.types import Trajectories
 
@@ -61,7 +61,7 @@ class RolloutSegment(NamedTuple):
 class HistoriesConfig:
     """What is decomposed, by which networks, and how they are trained."""
 
-    decomposition: Decomposition = field(default_factory=Decomposition)
+    decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
     lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
@@ -111,7 +111,7 @@ class HistoriesConfig:
         return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), memory)
 
     def _observe(
-        self, state: RepresentationState, view: View, key: PRNGKeyArray
+        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Learn from the unroll, then say what is rare in it; remember each stream's history for the next one."""
         trajectories, future = view.trajectories, self.future()

@@ -12,14 +12,14 @@ from importlib import import_module
 
 from derex.representations.base import NoRepresentation, RepresentationConfig
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.rnd import RndConfig
 from derex.representations.states import StatesConfig
 
 METHODS: dict[str, dict[str, RepresentationConfig]] = {
     "vmpo": {"": NoRepresentation()},
-    "laplacian": {"belief": BeliefConfig(Decomposition(objective="laplacian"), lambda_b=0.0)},
+    "laplacian": {"belief": BeliefConfig(DecompositionConfig(objective="laplacian"), lambda_b=0.0)},
     "rnd": {"": RndConfig()},
     "derex-rep": {"belief": BeliefConfig(lambda_b=0.0)},
     "derex": {"histories": HistoriesConfig(), "states": StatesConfig(), "belief": BeliefConfig()},

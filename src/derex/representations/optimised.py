@@ -57,7 +57,7 @@ class OptimisedTraining:
         """Before the first step."""
         return OptimisedNetworks(networks, self.optimiser.init(eqx.filter(networks, trainable(networks))))
 
-    def some(self, unroll: Any, key: PRNGKeyArray) -> Any:
+    def minibatch(self, unroll: Any, key: PRNGKeyArray) -> Any:
         """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
         B = len(jax.tree.leaves(unroll)[0])
         chosen = jax.random.permutation(key, B)[: self.streams]
@@ -75,7 +75,7 @@ class OptimisedTraining:
         def step(own: OptimisedNetworks, key: PRNGKeyArray):
             networks, optimiser = own
             draw_key, loss_key = jax.random.split(key)
-            rows = self.some(unroll, draw_key)
+            rows = self.minibatch(unroll, draw_key)
             trained, fixed = eqx.partition(networks, trainable(networks))
 
             def of_trained(trained: Any):

@@ -25,8 +25,8 @@ from derex.representations.base import (
     BonusUse,
     Representation,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
     check_counts,
     check_weights,
     no_auxiliary,
@@ -91,7 +91,7 @@ class RndConfig:
         return RepresentationState(None, self.training.begin(networks), moments, None)
 
     def _observe(
-        self, state: RepresentationState, view: View, key: PRNGKeyArray
+        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Say what is rare in the unroll, then learn from it."""
         parts = state.own.networks.parts

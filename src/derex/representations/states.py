@@ -18,14 +18,14 @@ from derex.representations.base import (
     BonusUse,
     Representation,
     RepresentationState,
+    RolloutView,
     Sizes,
-    View,
     check_counts,
     check_weights,
     no_auxiliary,
     track_nothing,
 )
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 
 
@@ -53,14 +53,14 @@ class ObservationFeatures(eqx.Module):
         return jax.vmap(self.head)(jax.nn.relu(rows_of(self.encoder, observations)))
 
 
-class Steps(NamedTuple):
+class ObservationSequence(NamedTuple):
     """What is learnt from: (B, S, …)."""
 
     observation: Any
     first: Bool[Array, "B S"]
 
 
-class Pair(eqx.Module):
+class StateNetworks(eqx.Module):
     """f of a state, g of the next; a tied objective has g = f."""
 
     f: ObservationFeatures
@@ -71,7 +71,9 @@ class Pair(eqx.Module):
         """g, or f where they are one."""
         return self.f if self.g is None else self.g
 
-    def pairs(self, steps: Steps) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
+    def pairs(
+        self, steps: ObservationSequence
+    ) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
         """f of each step but the last, g of the one after it, and whether they are of one episode."""
         here = jax.tree.map(lambda leaf: leaf[:, :-1], steps.observation)
         there = jax.tree.map(lambda leaf: leaf[:, 1:], steps.observation)
@@ -83,7 +85,7 @@ class Pair(eqx.Module):
 class StatesConfig:
     """What is decomposed, by which networks, and how they are trained."""
 
-    decomposition: Decomposition = field(default_factory=Decomposition)
+    decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
     lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
@@ -104,17 +106,17 @@ class StatesConfig:
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         k = self.decomposition.k
         f, g = (ObservationFeatures(sizes, self.width, k, key=part) for part in jax.random.split(key))
-        networks = Pair(f, None if self.decomposition.tied else g)
+        networks = StateNetworks(f, None if self.decomposition.tied else g)
         episode = self.decomposition.begin_episodes(sizes.streams)
         return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), episode)
 
     def _observe(
-        self, state: RepresentationState, view: View, key: PRNGKeyArray
+        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Learn from the unroll, then say what is rare in it, by what it shows of the networks as they are now."""
-        steps = Steps(view.trajectories.observation, view.trajectories.first)
+        steps = ObservationSequence(view.trajectories.observation, view.trajectories.first)
 
-        def loss(networks: Pair, rows: Steps, key: PRNGKeyArray) -> Float[Array, ""]:
+        def loss(networks: StateNetworks, rows: ObservationSequence, key: PRNGKeyArray) -> Float[Array, ""]:
             return self.decomposition.estimate(*networks.pairs(rows))[0]
 
         own = self.training.run(state.own, steps, loss, key)

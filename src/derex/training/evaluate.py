@@ -25,7 +25,7 @@ from scipy import stats
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
-from derex.agents.rollout import Memory, decide, init_memory
+from derex.agents.rollout import AgentMemory, act, init_memory
 from derex.envs.host import HostTask, PoolOptions
 from derex.envs.interface import Environment
 from derex.envs.suites.dmlab import human_normalised
@@ -60,7 +60,7 @@ class Play(NamedTuple):
 
     streams: StreamState
     time_step: TimeStep
-    memory: Memory
+    memory: AgentMemory
     playing: Bool[Array, " B"]
     """whether its episode goes on"""
     returns: Float[Array, " B"]
@@ -132,7 +132,7 @@ def play_round(
     def advance(network: AgentNetwork, play: Play) -> Play:
         key, action_key, step_key = jax.random.split(play.key, 3)
         step = play.time_step
-        chosen = decide(
+        chosen = act(
             network, policy, step.observation, step.first, play.memory, None if greedy else action_key
         )
         state, step = batch.step(play.streams, chosen.action, step_key)

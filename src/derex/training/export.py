@@ -25,7 +25,7 @@ from jaxtyping import PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy, make_policy
-from derex.agents.rollout import Decision, Memory, decide, init_memory
+from derex.agents.rollout import AgentMemory, Decision, act, init_memory
 from derex.report.files import DamagedError, check_place, read_json, write_together
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
@@ -47,15 +47,15 @@ class Agent:
     def __repr__(self) -> str:
         return f"Agent({self.card.get('environment')!r}, seed={self.card.get('seed')}, step={self.card.get('step')})"
 
-    def initial(self, streams: int = 1) -> Memory:
+    def initial(self, streams: int = 1) -> AgentMemory:
         """Before the first step of an episode, of one stream or of several side by side."""
         if streams < 1:
             raise ValueError(f"streams: expected at least 1, got {streams}.")
         return init_memory(self._network, self._policy, streams)
 
     def act(
-        self, observation: Any, memory: Memory, first: Any = False, key: PRNGKeyArray | None = None
-    ) -> tuple[Any, Memory]:
+        self, observation: Any, memory: AgentMemory, first: Any = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Any, AgentMemory]:
         """The action, within its bounds, and the memory for the next step.
 
         Args:
@@ -70,13 +70,13 @@ class Agent:
             action = np.clip(action, self.action.low, self.action.high)
         return action[0] if one else action, decision.memory
 
-    def parameters(self, observation: Any, memory: Memory, first: Any = False) -> np.ndarray:
+    def parameters(self, observation: Any, memory: AgentMemory, first: Any = False) -> np.ndarray:
         """The numbers that parametrise the policy: logits, or means and raw scales."""
         one, decision = self._decide(observation, memory, first, None)
         numbers = np.asarray(decision.parameters)
         return numbers[0] if one else numbers
 
-    def _decide(self, observation: Any, memory: Memory, first: Any, key: Any) -> tuple[bool, Decision]:
+    def _decide(self, observation: Any, memory: AgentMemory, first: Any, key: Any) -> tuple[bool, Decision]:
         streams = len(memory.previous_action)
         one, batch = self._batched(observation, streams)
         begins = np.broadcast_to(np.asarray(first, bool), (streams,))
@@ -125,9 +125,9 @@ def _joined(shapes: list[tuple[int, ...]]) -> str:
 
 @partial(jax.jit, static_argnums=1)
 def _decided(
-    network: AgentNetwork, policy: Policy, observation: Any, first: Any, memory: Memory, key: Any
+    network: AgentNetwork, policy: Policy, observation: Any, first: Any, memory: AgentMemory, key: Any
 ) -> Decision:
-    return decide(network, policy, observation, first, memory, key)
+    return act(network, policy, observation, first, memory, key)
 
 
 FORMAT = "derex-agent"

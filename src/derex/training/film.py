@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray, UInt8
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy, make_policy
-from derex.agents.rollout import Memory, decide, init_memory
+from derex.agents.rollout import AgentMemory, act, init_memory
 from derex.envs.host import HostTask, PoolOptions, allocate_steps, open_streams
 from derex.envs.host.worker import episode_seed
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
@@ -123,14 +123,14 @@ def _decided(
     policy: Policy,
     observation: Any,
     first: Bool[Any, "N B"],
-    memory: Memory,
+    memory: AgentMemory,
     keys: Key[Array, " N"],
     t: Any,
     greedy: bool,
-) -> tuple[Any, Memory]:
-    def of_seed(network: AgentNetwork, observation: Any, first: Any, memory: Memory, key: Any):
+) -> tuple[Any, AgentMemory]:
+    def of_seed(network: AgentNetwork, observation: Any, first: Any, memory: AgentMemory, key: Any):
         draw = None if greedy else jax.random.fold_in(key, t)
-        chosen = decide(network, policy, observation, jnp.asarray(first), memory, draw)
+        chosen = act(network, policy, observation, jnp.asarray(first), memory, draw)
         return cleaned(chosen.action), cleaned(chosen.memory)  # or it would stay for all later episodes
 
     return jax.vmap(of_seed)(networks, observation, first, memory, keys)
@@ -229,7 +229,7 @@ def _episode(
         state, step, memory = play
         action_key, step_key = jax.random.split(key)
         draw = None if greedy else action_key
-        chosen = decide(network, policy, step.observation, step.first, memory, draw)
+        chosen = act(network, policy, step.observation, step.first, memory, draw)
         state, step = stream.step(state, chosen.action, step_key)
         return (state, step, chosen.memory), (state.environment, step.reward[0], step.last[0])
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer, Key, Shaped
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
-from derex.agents.rollout import Memory, Rollout, init_memory
+from derex.agents.rollout import AgentMemory, Rollout, act, evaluate_step, init_memory
 from derex.envs.host import EpisodeCounter, HostSteps, JoinedPool, Pool, VectorPool, allocate_steps
 from derex.envs.wrappers import EpisodeSums
 from derex.training.learner import cleaned
@@ -80,7 +80,7 @@ class HostActor:
         """
         self._pool, self._policy, self._seeds = pool, policy, seeds
         self._structure = jax.tree.structure(pool.spec.observation)
-        self._memory: list[Memory] | None = None
+        self._memory: list[AgentMemory] | None = None
         self._now: list[HostSteps] = []
         shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
         thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
@@ -169,50 +169,51 @@ class HostActor:
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _fresh_memories(networks: AgentNetwork, policy: Policy, streams: int) -> Memory:
+def _fresh_memories(networks: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
     """Of one group, for all seeds."""
     return jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
 
 
 @cache
-def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[Memory, Acted]]:
-    """`act` for networks that are given as their leaves: to take one apart at each step costs more than the call."""
-    return jax.jit(lambda leaves, *rest: act(policy, jax.tree.unflatten(structure, leaves), *rest))
+def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[AgentMemory, Acted]]:
+    """`act_seeds` for networks that are given as their leaves: to take one apart at each step costs more than the call."""
+    return jax.jit(lambda leaves, *rest: act_seeds(policy, jax.tree.unflatten(structure, leaves), *rest))
 
 
-def act(
+def act_seeds(
     policy: Policy,
     networks: AgentNetwork,
-    memory: Memory,
+    memory: AgentMemory,
     observation: Any,
     first: Any,
     keys: Key[Array, " N"],
     draw: Integer[Any, "2"],
-) -> tuple[Memory, Acted]:
+) -> tuple[AgentMemory, Acted]:
     """One step of a group for all seeds; `draw` is the number of the step and that of the group."""
 
-    def of_seed(network: AgentNetwork, memory: Memory, observation: Any, first: Any, key: Any):
+    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any, key: Any):
         key = jax.random.fold_in(jax.random.fold_in(key, draw[0]), draw[1])
-        previous, step = _step(network, memory, observation, first)
-        parameters = step.policy[:, 0]
+        decision = act(network, policy, observation, first, memory, key)
         # What is not finite would stay in the memory, and an environment would refuse it as an action; the
         # observation that it came from is kept, and the update skipped for it.
-        action = cleaned(policy.sample(parameters, key))
-        after = cleaned(Memory(policy.encoded(action), step.memory))
-        return after, Acted(action, parameters, step.value[:, 0], previous)
+        action = cleaned(decision.action)
+        after = cleaned(AgentMemory(policy.encoded(action), decision.memory.core))
+        return after, Acted(action, decision.parameters, decision.value, decision.previous_action)
 
     return jax.vmap(of_seed)(networks, memory, observation, first, keys)
 
 
 @jax.jit
-def look(networks: AgentNetwork, memory: Memory, observation: Any, first: Any) -> tuple[Memory, Any, Any]:
+def look(
+    networks: AgentNetwork, memory: AgentMemory, observation: Any, first: Any
+) -> tuple[AgentMemory, Any, Any]:
     """The value of a step, with which an unroll is bootstrapped, and the action before it, encoded.
 
     The memory is the one before that step: the next unroll begins with it. What is not finite in it is 0 from now on.
     """
 
-    def of_seed(network: AgentNetwork, memory: Memory, observation: Any, first: Any):
-        previous, step = _step(network, memory, observation, first)
+    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any):
+        previous, step = evaluate_step(network, observation, first, memory)
         return cleaned(memory), step.value[:, 0], previous
 
     return jax.vmap(of_seed)(networks, memory, observation, first)
@@ -240,13 +241,6 @@ def joined(spec: EnvironmentSpec, groups: tuple[GroupUnroll, ...]) -> Rollout:
         valid=~steps.first[:, :, 1:],
         state_id=None,
     )
-
-
-def _step(network: AgentNetwork, memory: Memory, observation: Any, first: Any) -> tuple[Any, Any]:
-    """The action before, as it is seen, and what the network makes of the step."""
-    previous = jnp.where(first[:, None], 0.0, memory.previous_action)
-    seen, done, begins = jax.tree.map(lambda leaf: leaf[:, None], (observation, previous, first))
-    return previous, network(Trajectories(seen, done, begins, jnp.ones_like(begins)), memory.core)
 
 
 def _flat(actions: np.ndarray) -> np.ndarray:

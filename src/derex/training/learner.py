@@ -27,8 +27,8 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, make_network, parts_of
 from derex.agents.policy import Policy, make_policy
-from derex.agents.rollout import Actor, Rollout, begin, unroll
-from derex.agents.update import Learner, compute_advantages, init_learner, learn, reward_streams
+from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
+from derex.agents.update import Learner, combine_rewards, compute_advantages, init_learner, update_agent
 from derex.representations.base import Representation, RepresentationState, Sizes
 
 CAUSES = ("an observation", "a reward", "a loss or a gradient")
@@ -115,13 +115,15 @@ class Training:
 
     def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
         """All streams before the first step of the run."""
-        return begin(network, self.policy, self.streams, key)
+        return init_actor(network, self.policy, self.streams, key)
 
     def iterate(self, state: TrainState) -> TrainState:
         """One iteration: act, then learn from what came of it."""
         key, acting, observing, learning = jax.random.split(state.key, 4)
         network = state.learner.trained.network
-        actor, rollout = unroll(network, self.policy, self.streams, state.actor, acting, self.config.unroll)
+        actor, rollout = collect_rollout(
+            network, self.policy, self.streams, state.actor, acting, self.config.unroll
+        )
         after = self.learn_from(state, rollout, observing, learning)
         actor = actor._replace(previous_action=cleaned(actor.previous_action), memory=cleaned(actor.memory))
         return after._replace(actor=actor, key=key)
@@ -137,9 +139,9 @@ class Training:
         config, policy, representation = self.config, self.policy, self.representation
         view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
-        learner, streams = reward_streams(config, state.learner, rollout, bonus, representation.use)
+        learner, streams = combine_rewards(config, state.learner, rollout, bonus, representation.use)
         advantages_batch = compute_advantages(config, rollout, streams)
-        learner, represented, numbers = learn(
+        learner, represented, numbers = update_agent(
             config, policy, representation, learner, represented, advantages_batch, learning
         )
 

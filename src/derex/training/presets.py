@@ -23,7 +23,7 @@ from typing import NamedTuple
 from derex.agents.config import AgentConfig
 from derex.representations.base import NoRepresentation, RepresentationConfig
 from derex.representations.belief import BeliefConfig
-from derex.representations.decomposed import Decomposition
+from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS, find_representation
 from derex.representations.optimised import OptimisedTraining
@@ -50,12 +50,12 @@ LEARNING_RATES: dict[tuple[str, str], float] = {("derex", "belief"): 1e-3}
 """by method and form: what it takes to learn the decomposition through the agent's own loss while the policy moves; all
 others have the agent's"""
 
-NEW = Decomposition(episodic=0.1)
+NEW = DecompositionConfig(episodic=0.1)
 """of a bonus for what is rare in all experience and new in its episode"""
 
 FORMS: dict[tuple[str, str], RepresentationConfig] = {
     ("vmpo", ""): NoRepresentation(),
-    ("laplacian", "belief"): BeliefConfig(Decomposition(objective="laplacian"), lambda_b=0.0),
+    ("laplacian", "belief"): BeliefConfig(DecompositionConfig(objective="laplacian"), lambda_b=0.0),
     ("rnd", ""): RndConfig(centre_bonus=True),
     ("derex-rep", "belief"): BeliefConfig(lambda_b=0.0),
     ("derex", "histories"): HistoriesConfig(NEW, centre_bonus=True, training=OptimisedTraining(steps=4)),
@@ -75,7 +75,9 @@ FORMS_ON: dict[str, dict[tuple[str, str], RepresentationConfig]] = {
     # cells, f spans every function of the cell, and the norm is 1/√d before anything is learnt. A path along cells that
     # are rare all the way collects up to 10 λ_b in each of N steps, which has to stay below the reward of 1.
     "deep-sea-N": {
-        ("derex", "states"): StatesConfig(Decomposition(k=256), lambda_b=0.005, centre_bonus=True, width=256)
+        ("derex", "states"): StatesConfig(
+            DecompositionConfig(k=256), lambda_b=0.005, centre_bonus=True, width=256
+        )
     },
 }
 """by environment, as in `AGENTS`: what differs there from `FORMS`, sizes included"""
@@ -118,11 +120,11 @@ def _sized(form: RepresentationConfig, width: int, k: int) -> RepresentationConf
 PAPER_AGENT = AgentConfig(core="lstm", encoder="appendix", width=512, previous_reward=True)
 """appendix B's network; of V-MPO the paper prints no numbers: these are ours"""
 
-PRINTED = Decomposition(k=64, ritz=False, limit=math.inf, sigma_floor=0.05, statistics_decay=0.95)
+PRINTED = DecompositionConfig(k=64, ritz=False, limit=math.inf, sigma_floor=0.05, statistics_decay=0.95)
 """Σ̃ a running mean, every f_i taken for a singular function, features without a limit"""
 
 PAPER_FORMS: dict[tuple[str, str], RepresentationConfig] = {
-    ("laplacian", "belief"): BeliefConfig(Decomposition(k=512, objective="laplacian"), lambda_b=0.0),
+    ("laplacian", "belief"): BeliefConfig(DecompositionConfig(k=512, objective="laplacian"), lambda_b=0.0),
     ("derex-rep", "belief"): BeliefConfig(replace(PRINTED, k=512), lambda_b=0.0, tests="to-end"),
     ("derex", "belief"): BeliefConfig(PRINTED, lambda_b=0.001, centre_bonus=False, tests="to-end"),
 }

@@ -11,7 +11,7 @@ import pytest
 
 import derex
 from derex import cli
-from derex.agents.rollout import decide, init_memory
+from derex.agents.rollout import act, init_memory
 from derex.report.files import DamagedError
 from derex.training.export import export_agent, load_agent
 from derex.training.trained import restore_agents
@@ -29,7 +29,7 @@ def test_an_exported_agent_acts_as_the_runs_network(kind: str, runs: dict[str, P
     rng = np.random.default_rng(0)
     memory, own = agent.initial(streams), init_memory(network, policy, streams)
     single = agent.initial()
-    step = jax.jit(decide, static_argnums=1)
+    step = jax.jit(act, static_argnums=1)
     for number in range(3):
         seen = rng.normal(size=(streams, *spec.observation.shape)).astype(np.float32)
         first = np.array([number == 0, False, number == 2])
