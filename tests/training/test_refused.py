@@ -83,7 +83,7 @@ WRONG: list[tuple[type, str, Any]] = [
     *((OptimisedTraining, name, value) for name in ("steps", "streams") for value in (-1, 10**9)),
     *((OptimisedTraining, name, x) for name in ("learning_rate", "clip") for x in (0.0, -1.0, math.nan, math.inf)),
     *((DecompositionConfig, "k", value) for value in (0, -1, 10**9)),
-    *((DecompositionConfig, name, value) for name in ("sigma_floor", "episodic") for value in (-1.0, math.nan, math.inf)),
+    *((DecompositionConfig, name, x) for name in ("sigma_floor", "episodic") for x in (-1.0, math.nan, math.inf)),
     *((DecompositionConfig, "statistics_decay", value) for value in (-1.0, 2.0, math.nan, math.inf)),
     *((DecompositionConfig, "limit", value) for value in (0.0, -1.0, math.nan)),
     *((form, "lambda_b", value) for form in (BeliefConfig, HistoriesConfig, StatesConfig, RndConfig)

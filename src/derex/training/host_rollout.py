@@ -176,7 +176,7 @@ def _fresh_memories(networks: AgentNetwork, policy: Policy, streams: int) -> Age
 
 @cache
 def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[AgentMemory, Acted]]:
-    """`act_seeds` for networks that are given as their leaves: to take one apart at each step costs more than the call."""
+    """`act_seeds` for networks given as leaves: flattening one at each step costs more than the call."""
     return jax.jit(lambda leaves, *rest: act_seeds(policy, jax.tree.unflatten(structure, leaves), *rest))
 
 
