@@ -173,13 +173,13 @@ def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("demmo",), "there is no command 'demmo'. Perhaps you meant: derex demo"),
-        (("tabluar",), "Perhaps you meant: derex reproduce tabular"),
-        (("--verison",), "there is no option '--verison'. Perhaps you meant: derex --version"),
+        (("demmo",), "there is no command 'demmo'. Did you mean 'derex demo'?"),
+        (("tabluar",), "Did you mean 'derex reproduce tabular'?"),
+        (("--verison",), "there is no option '--verison'. Did you mean 'derex --version'?"),
         (("qqq",), "Commands: demo, reproduce, train, envs, eval, video, plot, export, doctor."),
         (
             ("reproduce", "tabluar"),
-            "there is no study 'tabluar'. Perhaps you meant: derex reproduce tabular.",
+            "there is no study 'tabluar'. Did you mean 'derex reproduce tabular'?",
         ),
         (("reproduce", "qqq"), "Studies: tabular, pixels, unseen, asymmetry, pomdp, exploration."),
         (("reproduce", "--quick", "tabular"), "name the study before its options"),
@@ -200,7 +200,7 @@ def test_bad_input_is_one_line_and_2(
 def test_a_misspelt_option_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("reproduce", "tabular", "--sedes", "3") == 2
     text = capsys.readouterr().err
-    assert "Perhaps you meant" in text
+    assert "Did you mean" in text
     assert "--seeds" in text
     assert not ran
 

@@ -22,6 +22,7 @@ RULES: dict[str, set[str]] = {
     **{room: set(CHAIN[:place]) for place, room in enumerate(CHAIN)},
     "training": {*CHAIN[:-1], "envs", "report"},
     "_version": set(),
+    "_text": set(),
     "envs": {"types"},
     "estimators": {"types", "decomposition", "networks"},
     "report": set(),
@@ -30,7 +31,7 @@ RULES: dict[str, set[str]] = {
     "cli": {"studies", "training", "envs", "types", "report", "doctor"},
     "__init__": {"types", "decomposition", "estimators", "training"},
 }
-ANYBODY = {"_version"}
+ANYBODY = {"_version", "_text"}
 SHUT_OUT = {
     "report": {"jax", "jaxlib", "equinox", "optax", "sklearn"}
 }  # packages a room may not import, even late

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from derex._text import install_command
 from derex._version import __version__
 
 ROOMS = ("derex.decomposition", "derex.estimators", "derex.envs", "derex.report")  # imported as a check
@@ -166,7 +167,7 @@ def find_extras() -> tuple[Extra, ...]:
     extras = []
     for name in names:
         packages = {package: installed(package) for package in extra_packages("derex", name) - core}
-        extras.append(Extra(name, dict(sorted(packages.items())), f"pip install 'derex[{name}]'"))
+        extras.append(Extra(name, dict(sorted(packages.items())), install_command(name)))
     return tuple(extras)
 
 
@@ -319,7 +320,7 @@ def gpu_advice(
         ]
     major = driver.split(".")[0]
     wheel = "cuda12" if major.isdigit() and int(major) < CUDA13_DRIVER else "cuda13"
-    return [f"{there} pip install 'derex[{wheel}]'"]
+    return [f"{there} {install_command(wheel)}"]
 
 
 # --- printing

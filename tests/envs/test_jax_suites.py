@@ -130,7 +130,7 @@ def test_gymnax_numbers_are_floats():
 def test_gymnax_of_old_is_refused(monkeypatch):
     """Its step has as many values, with another meaning."""
     monkeypatch.setattr("importlib.metadata.version", lambda package: "0.0.9")
-    with pytest.raises(ImportError, match=r'gymnax 0.0.9 is installed.*pip install .* "gymnax>=1.0"'):
+    with pytest.raises(ImportError, match=r"gymnax 0.0.9 is installed.*pip install .* 'gymnax>=1.0'"):
         make("gymnax:CartPole-v1")
     with pytest.raises(ValueError, match=r"expected 1\.0 or later"):
         suite_names("gymnax")
@@ -321,7 +321,7 @@ def test_a_wrong_name_is_told_the_nearest(suite):
 @pytest.mark.parametrize("suite", JAX_SUITES)
 def test_a_missing_package_says_what_installs_it(suite, monkeypatch):
     monkeypatch.setitem(sys.modules, suite, None)
-    with pytest.raises(ImportError, match=rf'pip install "derex\[{suite}\]"'):
+    with pytest.raises(ImportError, match=rf"pip install .*\[{suite}\]"):
         make(SUITES[suite].example)
 
 

@@ -86,7 +86,7 @@ def test_ids_of_other_packages_are_imported(tmp_path, monkeypatch):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(ImportError, match=r'pip install "derex\[gymnasium\]"'):
+    with pytest.raises(ImportError, match=r"pip install .*\[gymnasium\]"):
         suite.make("CartPole-v1")
 
 

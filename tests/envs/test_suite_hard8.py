@@ -297,5 +297,5 @@ def test_names(serve, monkeypatch):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dm_env_rpc", None)
-    with pytest.raises(ImportError, match=r'pip install "derex\[hard8\]"'):
+    with pytest.raises(ImportError, match=r"pip install .*\[hard8\]"):
         suite.make("throw_across")

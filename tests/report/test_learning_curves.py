@@ -129,9 +129,7 @@ def test_metrics_that_cannot_be_drawn_are_refused(write_run, tmp_path):
     check_metric(runs, "return")
     with pytest.raises(ValueError, match="is a list, no number"):
         check_metric(runs, "spectrum")
-    with pytest.raises(
-        ValueError, match=r"no run has 'retrun'. Perhaps you meant 'return'. There are: return"
-    ):
+    with pytest.raises(ValueError, match=r"no run has 'retrun'. Did you mean 'return'\? There are: return"):
         check_metric(runs, "retrun")
 
 

@@ -231,7 +231,7 @@ def test_curves_of_one_task_and_of_each(rooms: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("recall-1", "rooms-chain-1"))
     assert main(["plot", str(rooms), "--task", "recall-2"]) == 2
-    assert "no run has 'recall-2'. Perhaps you meant 'recall-1'" in capsys.readouterr().err
+    assert "no run has 'recall-2'. Did you mean 'recall-1'" in capsys.readouterr().err
 
 
 def test_episodes_of_all_tasks_are_filmed_in_turn(rooms: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from jax.errors import JaxRuntimeError
 import derex.training.run
 import derex.training.trained
 from derex import load_agent
+from derex._text import to_plain
 from derex.agents.config import AgentConfig
 from derex.cli import main
 from derex.report.files import DamagedError
@@ -31,7 +32,7 @@ from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, load_config, restore_run, train
 from derex.training import preflight as room
 from derex.training.checkpoints import CheckpointError, write_manifest
-from derex.training.config import check_types, from_plain, to_plain
+from derex.training.config import check_types, from_plain
 from derex.training.folder import FullDiskError
 from derex.training.preflight import OtherRunError, OutOfMemoryError
 from derex.training.trained import restore_agents
@@ -126,7 +127,7 @@ def test_a_core_that_there_is_not(tmp_path: Path) -> None:
 
 def test_an_infinite_limit_is_written_and_read() -> None:
     form = StatesConfig(DecompositionConfig(limit=math.inf))
-    plain = json.loads(json.dumps(to_plain(form), allow_nan=False))
+    plain = json.loads(json.dumps(to_plain(form, "text"), allow_nan=False))
     assert from_plain(StatesConfig(), plain) == form
 
 

@@ -332,8 +332,6 @@ def test_loggers_get_every_line_and_where_to_go_on(tmp_path: Path, monkeypatch: 
 
 
 def test_an_unknown_logger_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"loggers: there is no 'tensorbord'. Perhaps you meant 'tensorboard'"
-    ):
+    with pytest.raises(ValueError, match=r"loggers: there is no 'tensorbord'. Did you mean 'tensorboard'"):
         train(tiny(tmp_path / "a", loggers=("tensorbord",)))
     assert not (tmp_path / "a").exists()

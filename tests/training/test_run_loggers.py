@@ -114,14 +114,14 @@ def test_none_is_fine(tmp_path):
 @pytest.mark.parametrize(("name", "library"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
 def test_what_is_missing_can_be_installed(name, library, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=rf"{name} needs {library}.*pip install 'derex\[{name}\]'"):
+    with pytest.raises(ValueError, match=rf"{name} needs {library}.*pip install .*\[{name}\]"):
         make_loggers([name], tmp_path / "a", {})
     assert not (tmp_path / "a").exists()
 
 
 def test_unknown_loggers_are_refused():
     with pytest.raises(
-        ValueError, match=r"no 'tensorbord'. Perhaps you meant 'tensorboard'. There are: tensorboard"
+        ValueError, match=r"no 'tensorbord'. Did you mean 'tensorboard'\? There are: tensorboard"
     ):
         check_loggers(["tensorbord"])
 

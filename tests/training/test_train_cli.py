@@ -115,7 +115,7 @@ def test_help_shows_the_options_of_the_method(
     [
         (("--env", "catc"), "there is no environment 'catc'. Did you mean 'catch'?"),
         (("--env", "rooms-chain-0"), "expected a number from 1 to 1000"),
-        (("--env", "catch", "--method", "drex"), "Perhaps you meant 'derex'."),
+        (("--env", "catch", "--method", "drex"), "Did you mean 'derex'?"),
         (
             ("--env", "catch", "--form", "state"),
             "derex has the forms histories, states, belief; got 'state'.",

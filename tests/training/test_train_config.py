@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from derex._text import to_plain
 from derex.agents.config import AgentConfig
 from derex.agents.network import make_network, parts_of
 from derex.agents.policy import make_policy
@@ -20,7 +21,7 @@ from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS
 from derex.representations.states import StatesConfig
-from derex.training.config import TrainConfig, config_type, from_plain, to_plain
+from derex.training.config import TrainConfig, config_type, from_plain
 from derex.training.presets import PRESETS, find_preset
 from derex.types import Amount, Box, Words
 
@@ -114,7 +115,7 @@ def test_the_form_is_found(options: dict[str, Any], form: str, kind: type) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"method": "drex"}, "Perhaps you meant 'derex'"),
+        ({"method": "drex"}, "Did you mean 'derex'"),
         ({"form": "state"}, "derex has the forms histories, states, belief; got 'state'"),
         (
             {"form": "belief", "representation": StatesConfig()},
@@ -134,7 +135,7 @@ def test_a_form_that_does_not_fit_is_refused(options: dict[str, Any], says: str)
 def test_plain_options_come_back_as_they_were() -> None:
     chosen = StatesConfig(DecompositionConfig(k=3, lambda_r="grow"), lambda_b=0.5, width=7)
     asked = config(representation=chosen, agent=AgentConfig(width=5, two_values=True)).resolved()
-    plain = to_plain(asked)
+    plain = to_plain(asked, "text")
     text = json.dumps({name: value for name, value in plain.items() if name != "out"})
     default = config(form="states").resolved()
     assert default != asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import select
 import sys
@@ -10,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from derex._text import closest_match
 from derex._version import __version__
 from derex.cli import studies
 from derex.cli.parsing import UsageError, columns_text, examples_text
@@ -148,10 +148,9 @@ def _unknown_command(word: str) -> str:
     """Says what is wrong with the first word and what was probably meant; a study's name counts as a command."""
     meanings = {name: name for name in (*COMMANDS, "--help", "--version")}
     meanings |= {name: f"reproduce {name}" for name in studies.STUDIES}
-    close = difflib.get_close_matches(word, meanings, n=1)
-    known = f"Commands: {', '.join(COMMANDS)}."
-    hint = f"Perhaps you meant: derex {meanings[close[0]]}" if close else known
-    return f"there is no {'option' if word.startswith('-') else 'command'} {word!r}. {hint}"
+    close = closest_match(word, meanings)
+    advice = f"Did you mean 'derex {meanings[close]}'?" if close else f"Commands: {', '.join(COMMANDS)}."
+    return f"there is no {'option' if word.startswith('-') else 'command'} {word!r}. {advice}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from derex._text import install_command
 from derex.cli.parsing import UsageError, parse
 from derex.cli.tables import print_table
 
@@ -147,9 +148,7 @@ def suites_found() -> list[ListedSuite]:
     found = []
     for name, suite in SUITES.items():
         runs = ("in threads" if suite.threads else "in processes") if suite.host else "on the accelerator"
-        install = (
-            f"pip install 'derex[{suite.extra}]'" if suite.extra else "no package; see docs/environments.md"
-        )
+        install = install_command(suite.extra) if suite.extra else "no package; see docs/environments.md"
         found.append(ListedSuite(name, suite.summary, suite.example, runs, is_installed(name), install))
     return found
 

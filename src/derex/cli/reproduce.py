@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 
+from derex._text import hint
 from derex.cli import studies
 from derex.cli.parsing import UsageError, columns_text, examples_text, parse
 
@@ -48,6 +48,5 @@ def help_text() -> str:
 
 def _unknown_study(word: str) -> str:
     """Says which studies there are and which one was probably meant."""
-    close = difflib.get_close_matches(word, studies.STUDIES, n=1)
-    hint = f"Perhaps you meant: derex reproduce {close[0]}. " if close else ""
-    return f"there is no study {word!r}. {hint}Studies: {', '.join(studies.STUDIES)}."
+    near = hint(word, studies.STUDIES, prefix="derex reproduce ")
+    return f"there is no study {word!r}.{near} Studies: {', '.join(studies.STUDIES)}."

@@ -11,13 +11,13 @@ expand_tasks("catch")               ("catch",)
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from derex._text import closest_match, hint
 from derex.envs.control import CartPole, Pendulum, PointMass
 from derex.envs.diagnostic import Catch, DeepSea, Recall
 from derex.envs.grid.four_rooms import FourRooms, FourRoomsHidden, FourRoomsPixels
@@ -244,9 +244,7 @@ def _suite(name: str) -> tuple[Suite, str]:
     prefix, _, rest = name.partition(":")
     if prefix in SUITES:
         return SUITES[prefix], rest
-    close = difflib.get_close_matches(prefix, SUITES, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"name: there is no suite {prefix!r}.{hint} Known: {', '.join(SUITES)}.")
+    raise ValueError(f"name: there is no suite {prefix!r}.{hint(prefix, SUITES)} Known: {', '.join(SUITES)}.")
 
 
 def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
@@ -261,11 +259,10 @@ def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
 def _nearest(name: str) -> str:
     """A sentence with the known name that resembles this one most, its number kept; empty if none does."""
     numbers = re.findall(r"\d+", name)
-    close = difflib.get_close_matches(name, SETS, n=1, cutoff=0.8)
-    close = close or difflib.get_close_matches(re.sub(r"\d+", "N", name), names(), n=1)
-    if not close:
+    close = closest_match(name, SETS, cutoff=0.8) or closest_match(re.sub(r"\d+", "N", name), names())
+    if close is None:
         return ""
-    suggestion = re.sub(r"(?<=-)[NL]\b", numbers[0], close[0]) if numbers else close[0]
+    suggestion = re.sub(r"(?<=-)[NL]\b", numbers[0], close) if numbers else close
     return f" Did you mean {suggestion!r}?"
 
 

@@ -1,6 +1,5 @@
 """Bad input is refused here, before any training starts: what came, what was expected, how to mend it."""
 
-import difflib
 import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from derex._text import hint
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind, count_ids
 from derex.networks.layers import blocks, trainable
@@ -27,9 +27,8 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     choices = list(choices)
     if isinstance(value, str) and value in choices:
         return value
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {value!r}.{hint}")
+    near = hint(str(value), choices)
+    raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {value!r}.{near}")
 
 
 def check_integer(name: str, value: Any, least: int) -> int:

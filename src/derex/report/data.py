@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from derex._text import to_plain
 from derex.report.files import read_npz, write_npz
 
 WALL = "#"
@@ -242,7 +243,7 @@ def to_dict(record: Any) -> dict[str, Any]:
 
     Numbers that JSON cannot write become the strings "nan", "inf" and "-inf"; `from_dict` reads them back.
     """
-    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+    return {field.name: to_plain(getattr(record, field.name), "text") for field in fields(record)}
 
 
 def from_dict(kind: type, values: Mapping[str, Any]) -> Any:
@@ -331,17 +332,3 @@ def _read_row(row: Any) -> Any:
     if isinstance(row, str):
         return row
     return tuple(float(cell) if cell in ("nan", "inf", "-inf") else cell for cell in row)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (GridMap, View, Comparison)):
-        return to_dict(value)
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from derex._text import install_command
 from derex.report.files import check_place, write_atomically
 from derex.report.panels import INK, hex_to_rgb
 
 ENDINGS = (".gif", ".mp4")
-INSTALL = "pip install 'derex[video]'"
 STRIP = 26  # pixels of the caption
 LEAST_WIDTH = 280  # so that captions fit
 HOLD = 1.0  # seconds for which an episode's last picture stays
@@ -136,4 +136,6 @@ def _ffmpeg() -> Any:
     try:
         return import_module("imageio_ffmpeg")
     except ImportError as error:
-        raise ValueError(f"--out: .mp4 needs imageio-ffmpeg: {INSTALL}, or write a .gif.") from error
+        raise ValueError(
+            f"--out: .mp4 needs imageio-ffmpeg: {install_command('video')}, or write a .gif."
+        ) from error

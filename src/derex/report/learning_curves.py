@@ -5,7 +5,6 @@ Shapes: T steps, N seeds.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from derex._text import hint
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.data import Curve, Table
 from derex.report.page import table_section, write_page
@@ -114,10 +114,8 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
     """
     known = _distinct(name for run in runs for line in run.lines for name in tasks_of(line))
     if task not in known and (task != EVERYWHERE or not known):
-        close = difflib.get_close_matches(task, known, n=1)
-        hint = f" Perhaps you meant {close[0]!r}." if close else ""
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
-        raise ValueError(f"task: no run has {task!r}.{hint} {there}.")
+        raise ValueError(f"task: no run has {task!r}.{hint(task, known)} {there}.")
     wanted = known if task == EVERYWHERE else [task]
     sets = {run.env for run in runs if any(map(tasks_of, run.lines))}
     found = []
@@ -149,9 +147,9 @@ def check_metric(runs: Sequence[RunLog], metric: str) -> None:
         raise ValueError(
             f"metric: {metric!r} is a {type(known[metric]).__name__}, no number that could be drawn."
         )
-    close = difflib.get_close_matches(metric, numbers, n=1)
-    hint = f" Perhaps you meant {close[0]!r}." if close else ""
-    raise ValueError(f"metric: no run has {metric!r}.{hint} There are: {', '.join(numbers)}.")
+    raise ValueError(
+        f"metric: no run has {metric!r}.{hint(metric, numbers)} There are: {', '.join(numbers)}."
+    )
 
 
 def curve_of(group: Group, metric: str) -> Curve:

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from derex._text import to_plain
 from derex.report.data import Cell, Table
 from derex.report.files import write_atomically
 
@@ -258,21 +258,8 @@ def format_cell(cell: Cell) -> str:
 
 def embed_json(values: Mapping[str, Any]) -> str:
     """JSON that is safe inside a script element: numbers JSON cannot write are null, no tag can close it."""
-    text = json.dumps(_jsonable(values), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(to_plain(values, digits=6), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _jsonable(value: Any) -> Any:
-    """Plain lists and numbers of six significant digits."""
-    if isinstance(value, Mapping):
-        return {key: _jsonable(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "f":
-        return [float(f"{number:.6g}") if isfinite(number) else None for number in value.tolist()]
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(f"{value:.6g}") if isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _section(section: Section, id_: str) -> str:

@@ -5,11 +5,11 @@ A user's own method is a frozen dataclass with `build() -> Representation`, name
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from importlib import import_module
 
+from derex._text import hint
 from derex.representations.base import NoRepresentation, RepresentationConfig
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
@@ -32,10 +32,9 @@ def find_representation(method: str, form: str = "") -> RepresentationConfig:
     if ":" in method:
         return _own(method)
     if method not in METHODS:
-        close = difflib.get_close_matches(method, METHODS, n=1)
-        hint = f" Perhaps you meant {close[0]!r}." if close else ""
         raise ValueError(
-            f"method: expected one of {', '.join(METHODS)}, or your own as package.module:Class; got {method!r}.{hint}"
+            f"method: expected one of {', '.join(METHODS)}, or your own as package.module:Class; got {method!r}."
+            f"{hint(method, METHODS)}"
         )
     forms = METHODS[method]
     if form and form not in forms:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from derex._text import to_plain
 from derex._version import __version__
 from derex.decomposition import exact, scores
 from derex.decomposition.bonus import SIGMA_FLOOR
@@ -78,13 +79,13 @@ def write_metrics(folder: Path, study: str, config: Any, body: dict[str, Any]) -
     """metrics.json with what is needed to run it again: resolved config and versions."""
     content = {
         "study": study,
-        "config": {key: _plain(value) for key, value in asdict(config).items()},
+        "config": config,
         "versions": {"derex": __version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "device": _device(),
         **body,
     }
-    text = json.dumps(content, indent=1, allow_nan=False, default=_plain) + "\n"
+    text = json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
     return write_atomically(folder / METRICS, text.encode())
 
 
@@ -93,10 +94,6 @@ def _owner(metrics: Path) -> str | None:
         return json.loads(metrics.read_text()).get("study")
     except (ValueError, AttributeError):
         return None
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def _device() -> str:

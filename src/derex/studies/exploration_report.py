@@ -10,7 +10,6 @@ The figure and the page of the study, from its summaries and the pictures of its
 from __future__ import annotations
 
 import json
-import math
 import sys
 import zlib
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from derex._text import to_plain
 from derex._version import __version__
 from derex.report import Curve, Section, Table, image_section, table_section, text_section, write_page
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
@@ -27,7 +27,7 @@ from derex.report.statistics import Interval, Lines, final_score, interval_words
 from derex.report.visits import short_steps
 from derex.studies.common import UNFINISHED
 from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
-from derex.training.config import TrainConfig, to_plain
+from derex.training.config import TrainConfig
 from derex.training.folder import COMMAND, CONFIG, METRICS, NOT_KEPT, VISITS_PICTURE, read_metrics, remove_run
 from derex.training.presets import exploration_agent, exploration_form
 
@@ -100,7 +100,7 @@ class KeptRuns:
 
 def _described(config: TrainConfig) -> dict[str, Any]:
     """All that decides what the run gives, as JSON has it."""
-    options = {name: value for name, value in to_plain(config).items() if name not in NOT_KEPT}
+    options = {name: value for name, value in to_plain(config, "text").items() if name not in NOT_KEPT}
     return json.loads(json.dumps({"derex": __version__, "config": options}))
 
 
@@ -173,7 +173,7 @@ def summarise(case: ExplorationCase, run: Run) -> dict[str, Any]:
         "steps_per_second": np.nanmedian(column(lines, "steps_per_second")), "device": run.device,
         "curve": {"steps": steps, "mean": means, "low": low, "high": high},
     }  # fmt: skip
-    return _plain(summary)
+    return to_plain(summary)
 
 
 def with_overheads(summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -224,17 +224,6 @@ def _mean(values: np.ndarray) -> Any:
     known = np.isfinite(values)
     count = known.sum(axis=0)
     return np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
-
-
-def _plain(value: Any) -> Any:
-    """Lists and numbers that JSON has; None for NaN."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 STEPS = "environment steps of each seed"

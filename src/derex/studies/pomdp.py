@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from derex._text import to_plain
 from derex._version import __version__
 from derex.estimators import HistoryDeRex
 from derex.report.files import DamagedError, read_npz, write_atomically, write_npz
@@ -73,17 +72,11 @@ class KeptCases:
         return self.folder / f"{case.name}.npz"
 
     def _described(self, case: PomdpCase) -> dict[str, Any]:
-        return json.loads(
-            json.dumps({"derex": __version__, "study": self._settings, "case": asdict(case)}, default=_plain)
-        )
+        return to_plain({"derex": __version__, "study": self._settings, "case": case})
 
 
 def _note(path: Path, so: str) -> None:
     print(f"derex: {path} is damaged; {so}.", file=sys.stderr, flush=True)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 OBJECTIVES = ("nested", "derex")

@@ -260,17 +260,8 @@ def config_type(method: str, form: str, preset: str = "", env: str = "") -> type
     )
 
 
-def to_plain(options: Any) -> Any:
-    """Nested dataclasses as nested dicts."""
-    if isinstance(options, float) and math.isinf(options):
-        return str(options)  # JSON has no infinity
-    if not hasattr(options, "__dataclass_fields__"):
-        return options
-    return {part.name: to_plain(getattr(options, part.name)) for part in fields(options)}
-
-
 def from_plain(default: Any, values: dict[str, Any], prefix: str = "") -> Any:
-    """The dataclass `default` with the values that `to_plain` gave, perhaps by way of JSON.
+    """The dataclass `default` with the values that `to_plain(default, "text")` gave.
 
     A value of another type than its field's is refused, with `prefix` before the name: files can be edited.
     """

@@ -23,6 +23,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray
 from scipy import stats
 
+from derex._text import to_plain
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
 from derex.agents.rollout import AgentMemory, act, init_memory
@@ -177,7 +178,7 @@ def summarise(agents: TrainedAgents, played: Episodes) -> dict[str, Any]:
             task: {"seeds": rows, "over_seeds": _over_seeds(rows)}
             for task, rows in zip(agents.tasks, by_task, strict=True)
         }
-    return _plain(summary)
+    return to_plain(summary)
 
 
 Row = dict[str, Any]
@@ -249,12 +250,3 @@ def save_evaluation(folder: Path, step: int, entry: dict[str, Any]) -> Path:
 
 def _options(entry: dict[str, Any], own: str | None) -> tuple[Any, ...]:
     return entry.get("env", own), *(entry.get(name) for name in ("episodes", "greedy", "seed"))
-
-
-def _plain(value: Any) -> Any:
-    """The same without NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -27,10 +27,11 @@ from typing import Any
 
 import jax
 
+from derex._text import to_plain
 from derex._version import __version__
 from derex.envs.registry import imports_user_code
 from derex.report.files import read_json, write_atomically
-from derex.training.config import TrainConfig, from_plain, to_plain
+from derex.training.config import TrainConfig, from_plain
 
 CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"
 EVENTS, CHECKPOINTS, EVALUATIONS = "events.jsonl", "checkpoints", "eval.json"
@@ -133,7 +134,7 @@ def holds_run(folder: Path) -> bool:
 
 def plain_options(config: TrainConfig) -> dict[str, Any]:
     """What config.json keeps of the options."""
-    return {name: value for name, value in to_plain(config).items() if name not in NOT_WRITTEN}
+    return {name: value for name, value in to_plain(config, "text").items() if name not in NOT_WRITTEN}
 
 
 def write_config(folder: Path, config: TrainConfig) -> Path:
@@ -350,7 +351,7 @@ def completed(options: dict[str, Any]) -> dict[str, Any]:
     side has of them is not compared.
     """
     method, form = str(options.get("method", "")), str(options.get("form", ""))
-    defaults = to_plain(TrainConfig(str(options.get("env", "")), Path()))
+    defaults = to_plain(TrainConfig(str(options.get("env", "")), Path()), "text")
     defaults["representation"] = _form_defaults(method, form)
     return _merged(
         {name: value for name, value in defaults.items() if name not in ("out", "overwrite")}, options
@@ -378,7 +379,7 @@ def describe_fixed_changes(changed: dict[str, Any]) -> str:
 def _form_defaults(method: str, form: str) -> Any:
     from derex.representations.methods import METHODS
 
-    return to_plain(METHODS.get(method, {}).get(form))
+    return to_plain(METHODS.get(method, {}).get(form), "text")
 
 
 def _merged(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

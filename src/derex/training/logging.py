@@ -9,7 +9,6 @@ Progress on a terminal: a live bar, or now and then a plain line where there is 
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import time
@@ -19,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from derex._text import hint, install_command
 from derex.report.files import write_atomically
 from derex.report.visits import short_steps
 
@@ -118,9 +118,9 @@ def check_loggers(names: Sequence[str]) -> None:
     """Refuses a logger that there is not, or whose library is not installed; before a run begins."""
     for name in names:
         if name not in LOGGERS:
-            close = difflib.get_close_matches(name, LOGGERS, n=1)
-            hint = f"Perhaps you meant {close[0]!r}. " if close else ""
-            raise ValueError(f"loggers: there is no {name!r}. {hint}There are: {', '.join(LOGGERS)}.")
+            raise ValueError(
+                f"loggers: there is no {name!r}.{hint(name, LOGGERS)} There are: {', '.join(LOGGERS)}."
+            )
         _import(name)
 
 
@@ -164,7 +164,7 @@ def _import(name: str) -> Any:
         return import_module(library)
     except ImportError as error:
         raise ValueError(
-            f"loggers: {name} needs {library}, which is not installed: pip install 'derex[{name}]'."
+            f"loggers: {name} needs {library}, which is not installed: {install_command(name)}"
         ) from error
 
 

@@ -13,13 +13,13 @@ tests learn.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from derex._text import hint
 from derex.agents.config import AgentConfig
 from derex.representations.base import NoRepresentation, RepresentationConfig
 from derex.representations.belief import BeliefConfig
@@ -177,6 +177,6 @@ def find_preset(name: str) -> Preset:
     """The preset of that name."""
     if name in PRESETS:
         return PRESETS[name]
-    close = difflib.get_close_matches(name, PRESETS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"preset: there is no preset {name!r}.{hint} Known: {', '.join(PRESETS)}.")
+    raise ValueError(
+        f"preset: there is no preset {name!r}.{hint(name, PRESETS)} Known: {', '.join(PRESETS)}."
+    )

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from derex._text import to_plain
 from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
 from derex.training.checkpoints import Snapshot, write_checkpoint
-from derex.training.config import to_plain
 from derex.training.factory import make_environment
 from derex.training.trained import NETWORK, arrays_of, network_shape
 
@@ -38,7 +38,7 @@ def new_run(folder: Path, env: str, core: str) -> Path:
     folder.mkdir()
     agent = AgentConfig(core=core, width=8, unroll=4)
     config = {"env": env, "method": OWN, "form": "", "seed": SEEDS[0], "seeds": len(SEEDS)}
-    config["agent"] = to_plain(agent)
+    config["agent"] = to_plain(agent, "text")
     content = {"command": "train", "config": config, "versions": {"derex": "0"}, "commit": {"id": "c" * 40}}
     (folder / "config.json").write_text(json.dumps(content))
     lines = [

@@ -7,7 +7,6 @@ Pictures at another size, with nothing but numpy.
 Words as numbers: by a hash that never changes, so that an agent reads the same tomorrow and elsewhere.
 """
 
-import difflib
 import importlib
 import os
 import string
@@ -23,6 +22,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int, Int32, PRNGKeyArray, Shaped, UInt8, UInt32
 
+from derex._text import hint, install_command
 from derex.types import Words
 
 
@@ -39,7 +39,7 @@ def load(module: str, extra: str) -> Any:
         if error.name is not None and error.name.partition(".")[0] != package:
             raise
         raise NotInstalled(
-            f'{package} is not installed. Install it with: pip install "derex[{extra}]"'
+            f"{package} is not installed. Install it with: {install_command(extra)}"
         ) from error
 
 
@@ -56,10 +56,8 @@ def beside_user() -> None:
 def unknown(suite: str, name: str, known: Iterable[str]) -> ValueError:
     """The error for a name that a suite does not have, with the nearest that it has."""
     known = list(known)
-    folded = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1)
-    hint = f" Did you mean '{suite}:{folded[close[0]]}'?" if close else ""
-    return ValueError(f"name: {suite} has no {name!r}.{hint} `derex envs {suite}` lists all {len(known)}.")
+    near = hint(name, known, prefix=f"{suite}:")
+    return ValueError(f"name: {suite} has no {name!r}.{near} `derex envs {suite}` lists all {len(known)}.")
 
 
 def split_number(suite: str, name: str, usual: int, allowed: Iterable[int]) -> tuple[str, int]:

@@ -9,7 +9,6 @@ end by the rules, any other a cut; discounts between 0 and 1 before the end are 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
+from derex._text import hint
 from derex.envs.interface import HostStep
 from derex.envs.suites import common as words
 from derex.envs.suites import spaces as actions
@@ -194,9 +194,8 @@ def make(name: str) -> DmEnv:
         callables = [
             each for each in vars(holder) if callable(getattr(holder, each)) and not each.startswith("_")
         ]
-        close = difflib.get_close_matches(function, callables, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"name: the module {module!r} has no function {function!r}.{hint}")
+        near = hint(function, callables)
+        raise ValueError(f"name: the module {module!r} has no function {function!r}.{near}")
     return DmEnv(build, f"dm_env:{name}")
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
+from derex._text import install_command
 from derex.envs.suites.common import NotInstalled, load, settled, unknown
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
@@ -101,7 +102,7 @@ def _package() -> Any:
     if version.partition(".")[0] == "0":
         raise NotInstalled(
             f"gymnax {version} is installed, which does not tell ends from time limits; expected 1.0 or later. Install "
-            'it with: pip install "derex[gymnax]" "gymnax>=1.0"'
+            f"it with: {install_command('gymnax')} 'gymnax>=1.0'"
         )
     return package
 
