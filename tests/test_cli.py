@@ -200,7 +200,6 @@ def test_bad_input_is_one_line_and_2(
 def test_a_misspelt_option_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("reproduce", "tabular", "--sedes", "3") == 2
     text = capsys.readouterr().err
-    assert "Did you mean" in text
     assert "--seeds" in text
     assert not ran
 

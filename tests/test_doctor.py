@@ -86,9 +86,9 @@ def test_no_metadata_means_no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([], (CPU,), NO_CUDA, {}, None),
         (H100, (GPU,), WITH_CUDA, {}, None),
-        (H100, (CPU,), NO_CUDA, {}, "pip install 'derex[cuda13]'"),
-        ([("Tesla T4", "535.183.01")], (CPU,), NO_CUDA, {}, "pip install 'derex[cuda12]'"),
-        (H100, (CPU,), NO_CUDA, {"JAX_PLATFORMS": "", "CUDA_VISIBLE_DEVICES": "0"}, "derex[cuda13]"),
+        (H100, (CPU,), NO_CUDA, {}, "[cuda13]"),
+        ([("Tesla T4", "535.183.01")], (CPU,), NO_CUDA, {}, "[cuda12]"),
+        (H100, (CPU,), NO_CUDA, {"JAX_PLATFORMS": "", "CUDA_VISIBLE_DEVICES": "0"}, "[cuda13]"),
         (H100, (CPU,), WITH_CUDA, {}, "JAX_PLATFORMS=cuda python -c"),
         (H100, (CPU,), WITH_CUDA, {"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS='cpu' hides it"),
         (H100, (CPU,), WITH_CUDA, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' hides it"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from derex import cli
+from derex._text import install_command
 from derex.cli.envs import action_text, suites_found
 from derex.envs import make, names, registry
 from derex.envs.registry import SUITES
@@ -130,8 +131,8 @@ def test_a_suite_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "is_installed", lambda suite: False)
     found = {suite.name: suite for suite in suites_found()}
     assert not any(suite.installed for suite in found.values())
-    assert found["gymnax"].install == "pip install 'derex[gymnax]'"
-    assert found["babyai"].install == "pip install 'derex[minigrid]'"
+    assert found["gymnax"].install == install_command("gymnax")
+    assert found["babyai"].install == install_command("minigrid")
     assert found["dmlab"].install == "no package; see docs/environments.md"
 
 
@@ -162,7 +163,7 @@ def test_envs_of_a_missing_suite(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setitem(sys.modules, "craftax", None)
     monkeypatch.setattr(registry, "is_installed", lambda suite: False)
     assert exit_code("envs", "craftax") != 0
-    assert "craftax is not installed. pip install 'derex[craftax]'" in capsys.readouterr().err
+    assert f"craftax is not installed. {install_command('craftax')}" in capsys.readouterr().err
 
 
 def test_the_suites_are_extras() -> None:
@@ -176,5 +177,5 @@ def test_a_suite_that_is_not_installed_is_2_and_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
     assert cli.main(["train", "--env", "babyai:BabyAI-GoToObj-v0", "--out", str(tmp_path / "a")]) == 2
-    assert 'pip install "derex[minigrid]"' in capsys.readouterr().err
+    assert install_command("minigrid") in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
