@@ -27,7 +27,7 @@ import optax
 
 from derex import DeRex
 from derex.decomposition import DeRexObjective, Half
-from derex.decomposition.statistics import initial_statistics, update_statistics
+from derex.decomposition.statistics import init_statistics, update_statistics
 from derex.envs import FOUR_ROOMS, GridWorld, frames
 from derex.networks import ENCODERS, InputSpec
 
@@ -97,7 +97,7 @@ def plain(encoder: str, x: np.ndarray, y: np.ndarray, steps: int) -> float:
         change, state = optimiser.update(gradient, state)
         return optax.apply_updates(params, change), state, update_statistics(running, statistics), key
 
-    carry = (params, state, initial_statistics(K), keys[2])
+    carry = (params, state, init_statistics(K), keys[2])
     carry = jax.block_until_ready(update(*carry))
     start = time.perf_counter()
     for _ in range(steps):

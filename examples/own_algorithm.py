@@ -15,8 +15,8 @@ import numpy as np
 import optax
 from jax import Array
 
-from derex.decomposition import DeRexObjective, Half, bonus
-from derex.decomposition.statistics import initial_statistics, read_statistics, standardise, update_statistics
+from derex.decomposition import DeRexObjective, Half, compute_bonus
+from derex.decomposition.statistics import init_statistics, read_statistics, standardise, update_statistics
 
 CELLS, WALKS, LENGTH, K = 16, 64, 60, 4
 OPTIMISER = optax.adam(3e-3)
@@ -61,14 +61,14 @@ def main(updates: int = 1000) -> dict[str, np.ndarray]:
     f_key, g_key, loop_key = jax.random.split(jax.random.key(0), 3)
     networks = [eqx.nn.MLP(CELLS, K, 64, 1, key=key) for key in (f_key, g_key)]
     optimiser_state = OPTIMISER.init(eqx.filter(networks, eqx.is_array))
-    running = initial_statistics(K)
+    running = init_statistics(K)
     for key in jax.random.split(loop_key, updates):
         networks, optimiser_state, running = update(networks, optimiser_state, running, key)
 
     seen = read_statistics(running)
     sigma = jnp.diag(seen.sigma)
     f = standardise(outputs(networks[0], jnp.arange(CELLS)), seen.f)
-    reward = np.asarray(bonus(f, sigma))  # add it to the reward of the task
+    reward = np.asarray(compute_bonus(f, sigma))  # add it to the reward of the task
     print("singular values", np.sort(np.asarray(sigma))[::-1].round(3))
     print("bonus, left to right", reward.round(1))
     return {"sigma": np.asarray(sigma), "f": np.asarray(f), "bonus": reward}

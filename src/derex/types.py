@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Int32, Shaped
 
 NO_ACTION = -1  # "previous action" of the first step of an episode, where actions are numbers
-MOST_ACTIONS = 2**20  # numbers of actions are smaller
+MAX_ACTIONS = 2**20  # numbers of actions are smaller
 
 
 class Transitions(NamedTuple):
@@ -231,10 +231,10 @@ def _previous(number: int, actions: np.ndarray) -> np.ndarray:
         )
     if actions.dtype.kind == "f":
         return np.concatenate([np.zeros((1, *actions.shape[1:]), actions.dtype), actions])
-    if actions.size and not 0 <= actions.min() <= actions.max() < MOST_ACTIONS:
+    if actions.size and not 0 <= actions.min() <= actions.max() < MAX_ACTIONS:
         raise ValueError(
             f"actions: episode {number} has actions from {actions.min()} to {actions.max()}, expected numbers from 0 "
-            f"to less than {MOST_ACTIONS}. Number them from 0, or give vectors of floats."
+            f"to less than {MAX_ACTIONS}. Number them from 0, or give vectors of floats."
         )
     start = np.full((1, *actions.shape[1:]), NO_ACTION, np.int32)
     return np.concatenate([start, actions.astype(np.int32)])
@@ -244,7 +244,7 @@ def _arrays(number: int, observation: Any, previous: np.ndarray) -> Any:
     """The observations of one episode, a row for each step in every part."""
     needed = len(previous)
     if isinstance(observation, list) and len(observation) == needed:
-        observation = stacked(f"observations: episode {number}", observation)
+        observation = stack_observations(f"observations: episode {number}", observation)
     elif isinstance(observation, list):
         raise ValueError(_wrong_number(number, needed, [len(observation)]) + " A list is read as steps.")
     observation = jax.tree.map(np.asarray, observation)
@@ -271,7 +271,7 @@ def _wrong_number(number: int, needed: int, got: list[int]) -> str:
     )
 
 
-def stacked(name: str, observations: list[Any]) -> Any:
+def stack_observations(name: str, observations: list[Any]) -> Any:
     """Observations one by one, all of the same parts, as one pytree of arrays with a row for each."""
     trees = [jax.tree.map(np.asarray, each, is_leaf=_is_numbers) for each in observations]
     shapes = [jax.tree.map(np.shape, tree) for tree in trees]

@@ -13,7 +13,7 @@ import pytest
 from jax import Array
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.agents.network import AgentNetwork, describe_parts, make_network
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.envs.wrappers import EpisodeStatistics, make_streams
@@ -79,7 +79,7 @@ CASES = {
 def acted(request: pytest.FixtureRequest) -> Acted:
     core, action = CASES[request.param]
     streams, policy = make_streams(Episodes(action), STREAMS), make_policy(action)
-    parts = parts_of(streams.spec.observation)
+    parts = describe_parts(streams.spec.observation)
     network = AgentNetwork(parts, policy.width, policy.size, 1, core, W, key=jax.random.key(0))
     actor = unstaggered(init_actor(network, policy, streams, jax.random.key(1)), streams)
     act = jax.jit(lambda actor, key: collect_rollout(network, policy, streams, actor, key, LENGTH))
@@ -203,7 +203,7 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
     policy = make_policy(Discrete(3))
     rng = np.random.default_rng(0)
     for core, remembers in (("lstm", True), ("feed-forward", False)):
-        parts = parts_of(streams.spec.observation)
+        parts = describe_parts(streams.spec.observation)
         network = AgentNetwork(parts, 3, 3, 1, core, W, key=jax.random.key(0))
         actor = init_actor(network, policy, streams, jax.random.key(1))
         _, rollout = jax.jit(

@@ -25,7 +25,7 @@ from derex.agents.update import (
     update_agent,
 )
 from derex.networks.encoders import InputSpec
-from derex.networks.layers import Fixed, trainable
+from derex.networks.layers import Fixed, trainable_mask
 from derex.representations.base import (
     BonusUse,
     Representation,
@@ -357,7 +357,7 @@ def test_every_stream_is_learnt_from_in_every_epoch(learnt: Any) -> None:
 
 def test_updates_move_networks_and_leave_what_is_fixed(learnt: Any) -> None:
     before, after, state, _ = learnt
-    mask = jax.tree.leaves(trainable(before.trained.network))
+    mask = jax.tree.leaves(trainable_mask(before.trained.network))
     networks = zip(*(jax.tree.leaves(each.trained.network) for each in (before, after)), strict=True)
     assert [bool(np.any(a != b)) for a, b in networks] == mask
     assert not all(mask)  # encoders hold what is set from data once

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.agents.network import AgentNetwork, describe_parts, make_network
 from derex.agents.policy import make_policy
 from derex.agents.rollout import collect_rollout, init_actor
 from derex.envs.diagnostic import Recall
 from derex.envs.wrappers import PreviousReward, make_streams
-from derex.networks.layers import lowered, product
+from derex.networks.layers import cast_to_precision, matmul
 from derex.networks.recurrent import LSTM
 from derex.representations import find_representation
 from derex.training.learner import Training
@@ -22,7 +22,7 @@ from derex.types import Amount, Symbols, Trajectories, Words
 
 B, S, A, W = 4, 6, 3, 16
 IMAGE, VECTOR = jax.ShapeDtypeStruct((8, 8, 1), np.uint8), jax.ShapeDtypeStruct((3,), np.float32)
-PARTS = parts_of((IMAGE, Symbols((3, 2), (4, 3)), Words(4, 20), Amount(), VECTOR))
+PARTS = describe_parts((IMAGE, Symbols((3, 2), (4, 3)), Words(4, 20), Amount(), VECTOR))
 
 
 def seen_by(network: AgentNetwork) -> Any:
@@ -83,15 +83,17 @@ def test_what_an_lstm_sums_up_is_not_rounded():
         lstm,
         (jnp.zeros((1, 4)), jnp.zeros((1, 4)), jnp.asarray([50.0, 50.0, 0.01, 50.0])),
     )
-    _, memory = lowered(lstm, "bfloat16")(jnp.zeros((1000, 1, 1)), jnp.ones((1000, 1)), lstm.initial(1))
+    _, memory = cast_to_precision(lstm, "bfloat16")(
+        jnp.zeros((1000, 1, 1)), jnp.ones((1000, 1)), lstm.initial(1)
+    )
     assert memory.cell.dtype == jnp.float32
     assert float(memory.cell[0, 0]) == pytest.approx(10.0, rel=0.01)
 
 
 def test_products_are_rounded_in_what_they_take_only():
     x, weight = jnp.asarray([[1.0 + 2**-10, 1.0]]), jnp.asarray([[1.0], [2**-3]])
-    np.testing.assert_array_equal(product(x, weight), x @ weight)
-    rounded = product(x, weight.astype(jnp.bfloat16))
+    np.testing.assert_array_equal(matmul(x, weight), x @ weight)
+    rounded = matmul(x, weight.astype(jnp.bfloat16))
     assert rounded.dtype == jnp.float32
     assert float(rounded[0, 0]) == 1.125
 
@@ -99,7 +101,7 @@ def test_products_are_rounded_in_what_they_take_only():
 def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
     streams, policy = make_streams(PreviousReward(Recall(1)), 8), make_policy(Recall(1).spec.action)
     config = AgentConfig(width=W, compute="bfloat16")
-    network = make_network(config, parts_of(streams.spec.observation), policy, key=jax.random.key(0))
+    network = make_network(config, describe_parts(streams.spec.observation), policy, key=jax.random.key(0))
     assert network.compute == "bfloat16"
     actor = init_actor(network, policy, streams, jax.random.key(1))
     act = jax.jit(lambda actor: collect_rollout(network, policy, streams, actor, jax.random.key(2), 8))
@@ -131,4 +133,4 @@ def test_options_that_are_not_there(option, value):
     with pytest.raises(ValueError, match=f"agent.{option}: expected one of .*, got {value}"):
         AgentConfig(**{option: value})
     with pytest.raises(ValueError, match="compute: expected one of float32, bfloat16; got 'float16'"):
-        lowered((), "float16")
+        cast_to_precision((), "float16")

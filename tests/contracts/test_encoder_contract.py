@@ -10,7 +10,7 @@ from derex.decomposition.objectives import make_objective
 from derex.estimators.data import GivenRows
 from derex.estimators.fitting import Networks, initial_state, plain_side, train_chunk
 from derex.networks import ENCODERS, InputSpec
-from derex.networks.layers import Fixed, trainable
+from derex.networks.layers import Fixed, trainable_mask
 
 K, ROWS = 3, 12
 
@@ -93,7 +93,7 @@ def test_features_are_what_the_last_layer_reads(network, outputs, spec_and_rows)
 
 
 def test_gradients_are_finite_and_reach_every_parameter(network, spec_and_rows):
-    params, fixed = eqx.partition(network, trainable(network))
+    params, fixed = eqx.partition(network, trainable_mask(network))
     rows = jnp.asarray(spec_and_rows[1])
 
     @jax.jit
@@ -121,7 +121,7 @@ def test_training_moves_the_parameters_and_nothing_else(name, network, spec_and_
     moved = [
         not np.array_equal(a, b)
         for a, b in zip(
-            *(jax.tree.leaves(eqx.filter(s.networks, trainable(s.networks))) for s in (state, trained)),
+            *(jax.tree.leaves(eqx.filter(s.networks, trainable_mask(s.networks))) for s in (state, trained)),
             strict=True,
         )
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from derex.decomposition.objectives import Estimate, make_objective
-from derex.decomposition.statistics import Half, Statistics
+from derex.decomposition.statistics import BatchStatistics, Half
 
 NAMES = ["derex", "nested", "laplacian"]
 CENTRED = ["derex", "nested"]  # see only what varies: the constant mode is taken out
@@ -98,7 +98,7 @@ def test_says_whether_both_sides_share_a_network(objective):
 def test_estimate_is_a_scalar_and_statistics_of_both_sides(objective):
     estimate, _, _ = differentiate(objective, *random_halves(0))
     assert isinstance(estimate, Estimate)
-    assert isinstance(estimate.statistics, Statistics)
+    assert isinstance(estimate.statistics, BatchStatistics)
     assert estimate.loss.shape == ()
     shapes = [leaf.shape for leaf in jax.tree.leaves(estimate.statistics)]
     assert shapes == [(K,)] * 4 + [(K, K)]

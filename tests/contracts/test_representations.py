@@ -16,7 +16,7 @@ import pytest
 from jax import Array
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, parts_of
+from derex.agents.network import AgentNetwork, describe_parts
 from derex.agents.policy import Categorical
 from derex.agents.rollout import Rollout
 from derex.agents.update import combine_rewards, init_learner
@@ -42,7 +42,7 @@ from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 
 B, S, W, K, A, LONGEST = 6, 9, 8, 4, 3, 3
-PARTS = parts_of(
+PARTS = describe_parts(
     {"place": jax.ShapeDtypeStruct((5,), jnp.float32), "room": jax.ShapeDtypeStruct((2,), "float32")}
 )
 SIZES = Sizes(PARTS, A, W, W, B)

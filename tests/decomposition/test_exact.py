@@ -200,7 +200,7 @@ def test_bonus_by_hand():
     found = exact.Decomposition(left, left, np.array([0.5, 0.1]), half, half, "visitation")
     np.testing.assert_allclose(found.bonus(weighted=False), [5.0, 2.0])
     np.testing.assert_allclose(found.bonus(), [np.hypot(6, 40), 20.0])
-    np.testing.assert_allclose(found.bonus(floor=0.25), [np.hypot(6, 16), 8.0])
+    np.testing.assert_allclose(found.bonus(sigma_floor=0.25), [np.hypot(6, 16), 8.0])
 
 
 def test_null_directions_are_left_out_unless_floored():
@@ -208,9 +208,9 @@ def test_null_directions_are_left_out_unless_floored():
     half = np.array([0.5, 0.5])
     found = exact.Decomposition(left, left, np.array([0.5, 1e-17]), half, half, "visitation")
     np.testing.assert_allclose(found.bonus(), 2.0)
-    np.testing.assert_allclose(found.bonus(floor=0.1), np.hypot(2.0, 50.0))
-    with pytest.raises(ValueError, match="floor: expected a number >= 0, got -1"):
-        found.bonus(floor=-1)
+    np.testing.assert_allclose(found.bonus(sigma_floor=0.1), np.hypot(2.0, 50.0))
+    with pytest.raises(ValueError, match="sigma_floor: expected a number >= 0, got -1"):
+        found.bonus(sigma_floor=-1)
 
 
 def test_state_action_rows_give_a_rectangular_joint():

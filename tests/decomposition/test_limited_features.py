@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.decomposition.objectives import DeRexObjective, make_objective
-from derex.decomposition.statistics import Half, batch_normalise, limited, sigma_hat
+from derex.decomposition.statistics import Half, batch_normalise, clip_outputs, sigma_hat
 
 K = 3
 
@@ -24,8 +24,8 @@ def halves(seed: int, rows: int = 40) -> list[Half]:
 
 def test_cut_at_both_ends_and_not_at_all():
     z = jnp.asarray([[-7.0, 0.5, 6.5]])
-    np.testing.assert_array_equal(limited(z, 6.0), [[-6.0, 0.5, 6.0]])
-    assert limited(z, np.inf) is z
+    np.testing.assert_array_equal(clip_outputs(z, 6.0), [[-6.0, 0.5, 6.0]])
+    assert clip_outputs(z, np.inf) is z
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -52,12 +52,12 @@ def test_a_limit_that_nothing_reaches_changes_nothing():
 
 
 def test_one_rare_row_does_not_take_sigma_over():
-    """A row far from all others makes all features alike: unlimited, Σ̂ is full of ones; limited, it hardly shows."""
+    """A row far from all others makes all features alike: unlimited, Σ̂ is full of ones; clipped, it hardly shows."""
     first, _ = halves(1, rows=4000)
     f, g = (z.at[0].add(1e4) for z in (first.f, first.g))
     unlimited = sigma_hat(batch_normalise(f)[0], batch_normalise(g)[0])
     np.testing.assert_allclose(unlimited, np.ones((K, K)), atol=0.01)
-    cut_f, cut_g = (limited(batch_normalise(z)[0], 6.0) for z in (f, g))
+    cut_f, cut_g = (clip_outputs(batch_normalise(z)[0], 6.0) for z in (f, g))
     assert np.max(np.abs(sigma_hat(cut_f, cut_g))) < 0.02
 
 

@@ -8,11 +8,11 @@ import pytest
 from derex.decomposition.statistics import (
     DECAY,
     EPSILON,
+    BatchStatistics,
     Moments,
-    Statistics,
     batch_normalise,
-    initial_statistics,
-    moments,
+    compute_moments,
+    init_statistics,
     read_statistics,
     standardise,
     update_statistics,
@@ -32,7 +32,7 @@ UPDATE = jax.jit(update_statistics)
 def random_statistics(seed, k=3):
     rng = np.random.default_rng(seed)
     rows = [jnp.asarray(rng.normal(size=k)) for _ in range(4)]
-    return Statistics(Moments(*rows[:2]), Moments(*rows[2:]), jnp.asarray(rng.normal(size=(k, k))))
+    return BatchStatistics(Moments(*rows[:2]), Moments(*rows[2:]), jnp.asarray(rng.normal(size=(k, k))))
 
 
 def assert_close(found, wanted, rtol=1e-12):
@@ -52,9 +52,11 @@ def test_weighted_mean_by_hand():
 
 def test_moments_by_hand():
     z = jnp.array([[0.0, 1.0], [2.0, 1.0], [7.0, 4.0]])
-    np.testing.assert_allclose(moments(z), [[3.0, 2.0], [26 / 3, 2.0]])  # 9 + 1 + 16 over 3, not over 2
-    np.testing.assert_allclose(moments(z, jnp.array([1.0, 1.0, 0.0])), [[1.0, 1.0], [1.0, 0.0]])
-    np.testing.assert_allclose(moments(z, jnp.array([3.0, 1.0, 0.0])), [[0.5, 1.0], [0.75, 0.0]])
+    np.testing.assert_allclose(
+        compute_moments(z), [[3.0, 2.0], [26 / 3, 2.0]]
+    )  # 9 + 1 + 16 over 3, not over 2
+    np.testing.assert_allclose(compute_moments(z, jnp.array([1.0, 1.0, 0.0])), [[1.0, 1.0], [1.0, 0.0]])
+    np.testing.assert_allclose(compute_moments(z, jnp.array([3.0, 1.0, 0.0])), [[0.5, 1.0], [0.75, 0.0]])
 
 
 def test_batch_normalise_by_hand():
@@ -71,7 +73,7 @@ def test_batch_normalised_moments_are_zero_and_one(weights):
     z = 3.0 * jnp.asarray(np.random.default_rng(0).normal(size=(6, 4))) - 2.0
     weights = None if weights is None else jnp.asarray(weights)
     normalised, seen = batch_normalise(z, weights)
-    mean, variance = moments(normalised, weights)
+    mean, variance = compute_moments(normalised, weights)
     np.testing.assert_allclose(mean, 0.0, atol=1e-14)
     np.testing.assert_allclose(variance, seen.variance / (seen.variance + EPSILON), rtol=1e-12)
     assert_close(standardise(z, seen), normalised)
@@ -113,7 +115,7 @@ def test_standardise_takes_one_row_or_many():
 
 
 def test_nothing_is_read_before_the_first_update():
-    found = read_statistics(initial_statistics(3))
+    found = read_statistics(init_statistics(3))
     for leaf, shape in zip(jax.tree.leaves(found), [(3,)] * 4 + [(3, 3)], strict=True):
         np.testing.assert_array_equal(leaf, np.zeros(shape))
 
@@ -122,7 +124,7 @@ def test_nothing_is_read_before_the_first_update():
 def test_after_one_update_the_statistics_are_that_update(decay):
     """Without the correction they would be 1 - decay of it: a hundredth."""
     seen = random_statistics(0)
-    running = update_statistics(initial_statistics(3), seen, decay)
+    running = update_statistics(init_statistics(3), seen, decay)
     assert float(running.weight) == pytest.approx(1 - decay)
     assert_close(running.total, jax.tree.map(lambda x: (1 - decay) * x, seen))
     assert_close(read_statistics(running), seen)
@@ -131,7 +133,7 @@ def test_after_one_update_the_statistics_are_that_update(decay):
 def test_running_means_by_hand():
     """Decay 0.5, three updates: weights 1/8, 1/4, 1/2 of the oldest to the newest, over 7/8."""
     updates = [random_statistics(seed) for seed in range(3)]
-    running = initial_statistics(3)
+    running = init_statistics(3)
     for seen in updates:
         running = update_statistics(running, seen, 0.5)
     wanted = jax.tree.map(lambda a, b, c: (a + 2 * b + 4 * c) / 7, *updates)
@@ -143,7 +145,7 @@ def test_default_decay_forgets_within_some_hundred_updates():
     """After a hundred further updates the old value keeps 0.99^100 = 0.37 of its weight."""
     zero = jax.tree.map(jnp.zeros_like, random_statistics(0))
     old, new = (jax.tree.map(lambda x, v=v: x + v, zero) for v in (1.0, 0.0))
-    running = initial_statistics(3)
+    running = init_statistics(3)
     for seen in [old] * 1000 + [new] * 100:
         running = UPDATE(running, seen)
     expected = 0.99**100 * (1 - 0.99**1000) / (1 - 0.99**1100)
@@ -153,7 +155,7 @@ def test_default_decay_forgets_within_some_hundred_updates():
 def test_constant_statistics_are_read_back_in_single_precision():
     with jax.enable_x64(False):
         seen = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), random_statistics(1))
-        running = initial_statistics(3)
+        running = init_statistics(3)
         for _ in range(300):
             running = UPDATE(running, seen)
         found = read_statistics(running)

@@ -21,7 +21,7 @@ from derex.decomposition.objectives import (
     off_value,
     penalty_weight,
 )
-from derex.decomposition.statistics import READING_EPSILON, Half, both_statistics, sigma_hat
+from derex.decomposition.statistics import READING_EPSILON, Half, compute_batch_statistics, sigma_hat
 
 VARIANTS = [  # beside those of `make_objective`, which the contract suite holds to the same
     DeRexObjective(3.0, normalise=False),
@@ -330,7 +330,7 @@ def test_statistics_are_the_mean_of_the_halves():
         return (z - z.mean(0)) / np.sqrt(z.var(0) + READING_EPSILON)
 
     halves = random_halves(8)
-    statistics = jax.jit(both_statistics)(*halves)
+    statistics = jax.jit(compute_batch_statistics)(*halves)
     np.testing.assert_allclose(statistics.f.mean, np.mean([h.f.mean(0) for h in halves], 0))
     np.testing.assert_allclose(statistics.g.variance, np.mean([h.g.var(0) for h in halves], 0))
     sigma = np.mean([standard(h.f).T @ standard(h.g) / 5 for h in halves], 0)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from derex.decomposition.bonus import ritz_bonus
+from derex.decomposition.bonus import compute_ritz_bonus
 from derex.decomposition.objectives import DeRexObjective, NestedObjective
-from derex.decomposition.statistics import Half, batch_normalise, exact_product, sigma_hat
+from derex.decomposition.statistics import Half, batch_normalise, precise_matmul, sigma_hat
 
 ROWS, C, WEIGHTS = jnp.ones((8, 4)), jnp.eye(4), jnp.ones(8)
 HALF = Half(ROWS, ROWS, WEIGHTS)
@@ -17,7 +17,7 @@ FUNCTIONS = {
     "correlations": lambda z: sigma_hat(z, z),
     "weighted correlations": lambda z: sigma_hat(z, z, WEIGHTS),
     "moments": lambda z: batch_normalise(z, WEIGHTS),
-    "the bonus": lambda z: ritz_bonus(z, C, C, C),
+    "the bonus": lambda z: compute_ritz_bonus(z, C, C, C),
     "the loss": lambda z: jax.grad(lambda z: DeRexObjective()(Half(z, z, WEIGHTS), HALF).loss)(z),
     "the nested loss": lambda z: jax.grad(lambda z: NestedObjective()(Half(z, z, WEIGHTS), HALF).loss)(z),
 }
@@ -35,4 +35,4 @@ def test_the_control():
     """A plain product asks for nothing."""
     text = jax.jit(lambda z: z @ z.T).lower(ROWS).as_text()
     assert "HIGHEST" not in text
-    assert "HIGHEST" in jax.jit(lambda z: exact_product(z, z.T)).lower(ROWS).as_text()
+    assert "HIGHEST" in jax.jit(lambda z: precise_matmul(z, z.T)).lower(ROWS).as_text()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.decomposition.bonus import RIDGE, bonus, ritz_bonus, whitened, whitened_sigma
+from derex.decomposition.bonus import RIDGE, compute_bonus, compute_ritz_bonus, whiten, whiten_sigma
 
 N, K = 12, 4
 
@@ -43,8 +43,8 @@ def test_any_mixture_of_the_exact_functions_has_their_norm(seed, weighted):
     world, (A, B) = World(seed), mixtures(seed + 10)
     f, g = world.f @ A, world.g @ B
     C_f, C_g, sigma = map(jnp.asarray, world.correlations(f, g))
-    found = ritz_bonus(jnp.asarray(f), C_f, C_g, sigma, weighted, ridge=0.0)
-    expected = bonus(jnp.asarray(world.f), jnp.asarray(world.sigma), weighted, floor=0.0)
+    found = compute_ritz_bonus(jnp.asarray(f), C_f, C_g, sigma, weighted, ridge=0.0)
+    expected = compute_bonus(jnp.asarray(world.f), jnp.asarray(world.sigma), weighted, sigma_floor=0.0)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -53,7 +53,7 @@ def test_singular_values_within_the_span(seed):
     world, (A, B) = World(seed), mixtures(seed + 20)
     f, g = world.f @ A, world.g @ B
     C_f, C_g, sigma = map(jnp.asarray, world.correlations(f, g))
-    between = whitened_sigma(C_f, C_g, sigma, ridge=0.0)
+    between = whiten_sigma(C_f, C_g, sigma, ridge=0.0)
     np.testing.assert_allclose(np.linalg.svd(between, compute_uv=False), world.sigma, rtol=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_the_plain_norm_never_exceeds_the_pseudo_count(seed):
     f = np.random.default_rng(seed).standard_cauchy(size=(N, K))
     f = f - world.d @ f
     C = jnp.asarray((f.T * world.d) @ f)
-    found = np.asarray(ritz_bonus(jnp.asarray(f), C, C, C, weighted=False, ridge=0.0))
+    found = np.asarray(compute_ritz_bonus(jnp.asarray(f), C, C, C, weighted=False, ridge=0.0))
     assert np.all(found <= world.d**-0.5 * (1 + 1e-9))
     assert world.d @ found**2 == pytest.approx(K)
 
@@ -75,22 +75,20 @@ def test_a_direction_that_no_visited_state_needs_shows():
     f = rng.normal(size=(N, K)) * [1.0, 1.0, 1.0, 0.0]
     C = jnp.asarray(f.T @ f / N)
     new = jnp.asarray([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    like, unlike = ritz_bonus(new, C, C, C, weighted=False)
+    like, unlike = compute_ritz_bonus(new, C, C, C, weighted=False)
     assert unlike > 50 * like
 
 
 def test_the_floor_takes_the_place_of_small_singular_values():
     sigma = jnp.diag(jnp.asarray([0.9, 0.0]))
-    found = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), sigma, floor=0.5, ridge=0.0)
+    found = compute_ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), sigma, sigma_ridge=0.5, ridge=0.0)
     np.testing.assert_allclose(found, [(0.81 + 0.25) ** -0.5, 2.0])
 
 
 def test_whitened_rows_are_uncorrelated():
     rows = np.random.default_rng(1).normal(size=(50, K)) @ mixtures(3)[0]
     C = rows.T @ rows / 50
-    white = np.asarray(whitened(jnp.asarray(C), jnp.asarray(rows).reshape(5, 10, K), ridge=0.0)).reshape(
-        50, K
-    )
+    white = np.asarray(whiten(jnp.asarray(C), jnp.asarray(rows).reshape(5, 10, K), ridge=0.0)).reshape(50, K)
     np.testing.assert_allclose(white.T @ white / 50, np.eye(K), atol=1e-9)
 
 
@@ -105,22 +103,22 @@ def a_matrix_that_is_not_quite_positive(k: int = 64, below: float = -3e-5) -> ja
 def test_correlations_of_few_kinds_of_rows_are_read_however_they_are_rounded():
     C, rows = a_matrix_that_is_not_quite_positive(), jax.random.normal(jax.random.key(0), (10, 64))
     assert not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(C + RIDGE * jnp.eye(64)))))  # the control
-    assert bool(jnp.all(jnp.isfinite(whitened(C, rows))))
-    bonus = ritz_bonus(rows, C, C, C, floor=0.5)
+    assert bool(jnp.all(jnp.isfinite(whiten(C, rows))))
+    bonus = compute_ritz_bonus(rows, C, C, C, sigma_ridge=0.5)
     assert bool(jnp.all(jnp.isfinite(bonus) & (bonus > 0)))
-    several = jax.jit(jax.vmap(whitened, in_axes=(0, None)))(jnp.stack([C, jnp.eye(64)]), rows)
-    np.testing.assert_allclose(several[1], whitened(jnp.eye(64), rows), rtol=1e-5)
+    several = jax.jit(jax.vmap(whiten, in_axes=(0, None)))(jnp.stack([C, jnp.eye(64)]), rows)
+    np.testing.assert_allclose(several[1], whiten(jnp.eye(64), rows), rtol=1e-5)
     assert bool(jnp.all(jnp.isfinite(several)))
 
 
 def test_correlations_that_are_not_finite_stay_so():
     """And the loop ends."""
-    assert bool(jnp.all(jnp.isnan(whitened(jnp.full((3, 3), jnp.nan), jnp.ones((2, 3))))))
+    assert bool(jnp.all(jnp.isnan(whiten(jnp.full((3, 3), jnp.nan), jnp.ones((2, 3))))))
 
 
 def test_without_a_floor_values_of_zero_are_read_too():
     """And the loop ends, though ten times a ridge of 0 is 0."""
-    found = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.zeros((2, 2)), floor=0.0)
+    found = compute_ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.zeros((2, 2)), sigma_ridge=0.0)
     assert bool(jnp.all(jnp.isfinite(found) & (found > 1)))
-    nan = ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.full((2, 2), jnp.nan), floor=0.0)
+    nan = compute_ritz_bonus(jnp.eye(2), jnp.eye(2), jnp.eye(2), jnp.full((2, 2), jnp.nan), sigma_ridge=0.0)
     assert bool(jnp.all(jnp.isnan(nan)))

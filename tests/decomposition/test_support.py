@@ -5,7 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from derex.decomposition.bonus import CEILING, excess, fit_support, raise_bonus, unexplained_share
+from derex.decomposition.bonus import (
+    UNSEEN_FLOOR,
+    compute_excess,
+    compute_unexplained_share,
+    fit_support,
+    raise_bonus,
+)
 
 
 @pytest.mark.parametrize(("states", "accuracy"), [(30, 0.1), (300, 0.01)])
@@ -15,7 +21,7 @@ def test_one_hot_shares_count_visits(states, accuracy):
     counts[:2] = 0.0, 1.0
     features = np.eye(states)
     support = fit_support(features[counts > 0], counts[counts > 0])
-    share = unexplained_share(features, support)
+    share = compute_unexplained_share(features, support)
     np.testing.assert_allclose(share, 1.0 / (counts + 1.0), rtol=accuracy)
     assert share[0] == pytest.approx(1.0, abs=accuracy)
 
@@ -33,7 +39,9 @@ def test_share_by_hand():
     wanted = np.einsum("bi,ij,bj->b", phi, rho * np.linalg.inv(C + rho * np.eye(3)), phi) / np.sum(
         phi**2, axis=1
     )
-    np.testing.assert_allclose(unexplained_share(fresh, fit_support(features, counts)), wanted, rtol=1e-4)
+    np.testing.assert_allclose(
+        compute_unexplained_share(fresh, fit_support(features, counts)), wanted, rtol=1e-4
+    )
 
 
 def test_rows_may_be_counted_or_repeated():
@@ -45,7 +53,7 @@ def test_rows_may_be_counted_or_repeated():
     )
     fresh = rng.normal(size=(5, 4))
     np.testing.assert_allclose(
-        unexplained_share(fresh, counted), unexplained_share(fresh, repeated), rtol=1e-4
+        compute_unexplained_share(fresh, counted), compute_unexplained_share(fresh, repeated), rtol=1e-4
     )
     np.testing.assert_allclose(counted.threshold, repeated.threshold, rtol=1e-4)
 
@@ -53,7 +61,7 @@ def test_rows_may_be_counted_or_repeated():
 @pytest.mark.parametrize("counted", [False, True])
 def test_the_threshold_is_the_share_of_fresh_visits(counted, monkeypatch):
     """By brute force: leave one visit out of mean and scatter, keeping ρ, and take the quantile over visits."""
-    monkeypatch.setattr(sys.modules["derex.decomposition.bonus"], "QUANTILE", 0.8)
+    monkeypatch.setattr(sys.modules["derex.decomposition.bonus"], "SHARE_QUANTILE", 0.8)
     rng = np.random.default_rng(3)
     features = rng.normal(size=(12, 5))
     counts = rng.integers(1, 4, 12).astype(np.float64) if counted else np.ones(12)
@@ -78,19 +86,19 @@ def test_unseen_is_raised_and_seen_is_left_exactly_alone():
     features = rng.normal(size=(1000, 3)) @ basis[:3]  # training spans three directions of six
     support = fit_support(features, np.ones(1000))
     bonus = rng.uniform(1.0, 2.0, 1000).astype(np.float32)
-    raised = raise_bonus(bonus, excess(unexplained_share(features, support), support), 2.0)
+    raised = raise_bonus(bonus, compute_excess(compute_unexplained_share(features, support), support), 2.0)
     untouched = raised == bonus
     assert 0.98 < untouched.mean() <= 1.0
     assert np.all(raised >= bonus)
-    new = excess(unexplained_share(5.0 * basis[3:], support), support)
+    new = compute_excess(compute_unexplained_share(5.0 * basis[3:], support), support)
     np.testing.assert_allclose(new, 1.0, atol=0.05)
-    np.testing.assert_allclose(raise_bonus(np.zeros(3, np.float32), new, 2.0), CEILING * 2.0, rtol=0.05)
+    np.testing.assert_allclose(raise_bonus(np.zeros(3, np.float32), new, 2.0), UNSEEN_FLOOR * 2.0, rtol=0.05)
 
 
 def test_excess_is_continuous_in_the_share():
     support = fit_support(np.random.default_rng(5).normal(size=(200, 4)), np.ones(200))
     threshold = float(support.threshold)
-    found = excess(
+    found = compute_excess(
         np.array([0.0, threshold, 1.001 * threshold, 2 * threshold, 1e9 * threshold], np.float32), support
     )
     np.testing.assert_allclose(found, [0.0, 0.0, 0.001, 0.5, 1.0], atol=1e-5)
@@ -104,12 +112,12 @@ def test_fresh_rows_like_the_training_rows_are_left_alone(n, size):
     for seed in range(10):
         rng = np.random.default_rng(seed)
         support = fit_support(rng.normal(size=(n, size)), np.ones(n))
-        share = unexplained_share(rng.normal(size=(200, size)), support)
-        raised.append(np.mean(excess(share, support) > 0.01))
+        share = compute_unexplained_share(rng.normal(size=(200, size)), support)
+        raised.append(np.mean(compute_excess(share, support) > 0.01))
     assert np.mean(raised) < 0.05
 
 
 def test_constant_features_switch_the_guard_off():
     support = fit_support(np.ones((8, 3)), np.ones(8))
     assert np.all(np.isfinite(support.filter))
-    assert np.all(excess(unexplained_share(np.ones((2, 3)), support), support) == 0.0)
+    assert np.all(compute_excess(compute_unexplained_share(np.ones((2, 3)), support), support) == 0.0)

@@ -15,7 +15,7 @@ from derex.estimators import histories
 from derex.estimators import history_fitting as fitting
 from derex.estimators.streams import StreamData, counted_rows
 from derex.estimators.trajectories import check_trajectories, streams_with
-from derex.networks.histories import make_future, steps_left
+from derex.networks.histories import count_steps_left, make_future
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -57,7 +57,7 @@ def fitted():
 
 
 def left_of(X):
-    return np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
+    return np.asarray(count_steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
 
 
 def in_padding(X, observation, action, first=True):

@@ -55,7 +55,7 @@ def test_fit_recovers_the_exact_decomposition(chain, objective, encoder):
     np.testing.assert_allclose(model.singular_values_, chain.exact.singular_values, atol=sigma)
     np.testing.assert_allclose(f * signs, chain.exact.left, atol=functions)
     np.testing.assert_allclose(g * signs, chain.exact.right, atol=functions)
-    np.testing.assert_allclose(model.bonus(states), chain.exact.bonus(floor=0.05), rtol=bonus)
+    np.testing.assert_allclose(model.bonus(states), chain.exact.bonus(sigma_floor=0.05), rtol=bonus)
     assert scores.captured_energy(chain.joint, f) > 0.999
 
 

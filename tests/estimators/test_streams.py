@@ -10,7 +10,7 @@ from derex.estimators import streams
 from derex.estimators.building import skeleton
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.trajectories import check_trajectories, describe, fingerprint, stored_once
-from derex.networks.histories import BoundedTests, NextHistory, TestsToEnd, read_backwards, steps_left
+from derex.networks.histories import BoundedTests, NextHistory, TestsToEnd, count_steps_left, read_backwards
 from derex.networks.recurrent import LSTM
 from derex.types import Indexed, Trajectories
 
@@ -25,7 +25,7 @@ FIRST[:, 0] = True
 FIRST[2, 4] = True
 VALID = np.arange(T) < np.array([8, 5, 8, 7, 8, 1, 6])[:, None]
 X = check_trajectories(Trajectories(TABLE[INDEX], RNG.integers(0, 3, (B, T)), FIRST, VALID))
-LEFT = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
+LEFT = np.asarray(count_steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
 FUTURES = {"bounded": BoundedTests(3), "to the end": TestsToEnd(), "next": NextHistory()}
 
 
@@ -117,7 +117,7 @@ def pairs_by_hand(networks, batch, future):
     read = jax.jit(networks.forward.__call__), jax.jit(networks.reverse.__call__)
     embedded = networks.embed(batch.trajectories)
     first, valid, phase = (np.asarray(a) for a in (*batch.trajectories[2:], batch.phase))
-    left = np.asarray(steps_left(jnp.asarray(first), jnp.asarray(valid)))
+    left = np.asarray(count_steps_left(jnp.asarray(first), jnp.asarray(valid)))
     f, g = [], []
     for b, t in zip(*np.nonzero(left >= future.needs), strict=True):
         start = np.flatnonzero(first[b, : t + 1])[-1]
@@ -220,7 +220,7 @@ class Counter(LSTM):
 def test_tests_to_the_end_of_equal_episodes_are_clocks(name, clocks):
     """The joint of t and the length of its test, over every phase: all of t is told by it, or nothing."""
     steps, future = 7, FUTURES[name]
-    phases = np.arange(3) if name == "bounded" else future.phases(RNG, 3, steps)
+    phases = np.arange(3) if name == "bounded" else future.draw_on_host(RNG, 3, steps)
     left = jnp.tile(jnp.arange(steps)[::-1], (3, 1))
     counter = Counter()
     options = {"longest": 3} if name == "bounded" else {"longest": steps, "stretches": 1}

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from derex import HistoryDeRex
 from derex.estimators import history_fitting as fitting
 from derex.estimators.trajectories import check_trajectories, describe, outline
-from derex.networks.recurrent import Memory
+from derex.networks.recurrent import LSTMState
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -392,7 +392,7 @@ def test_a_score_needs_histories_that_count(fitted):
 
 
 NOW, BEFORE = NUMBERS[:2, 0], np.array([NO_ACTION, 1])
-MEMORY = Memory(jax.numpy.zeros((2, 4)), jax.numpy.zeros((2, 4)))
+MEMORY = LSTMState(jax.numpy.zeros((2, 4)), jax.numpy.zeros((2, 4)))
 STEPS = {
     "streams of the observation": (
         (NUMBERS[:3, 0], BEFORE),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.images import SMALLEST, Conv, Convolution, by_convolution, by_patches
+from derex.networks.images import SMALLEST, Conv, Convolution, convolve, convolve_by_patches
 
 SIZES = [(1, 1), (3, 5), (4, 7), (8, 6)]
 
@@ -24,7 +24,7 @@ def test_patches_and_convolution_agree(size):
         out, pull = jax.vjp(form, image, weight)
         return out, pull(jnp.asarray(direction, out.dtype))
 
-    found = [values_and_gradients(form, image, weight) for form in (by_patches, by_convolution)]
+    found = [values_and_gradients(form, image, weight) for form in (convolve_by_patches, convolve)]
     assert found[0][0].shape == direction.shape
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *found)
 
@@ -34,9 +34,9 @@ def test_patches_by_hand():
     image = jnp.arange(1.0, 13.0).reshape(3, 4, 1)
     centre, left, all_of_it = (np.zeros((9, 1), np.float32) for _ in range(3))
     centre[4], left[3], all_of_it[:] = 1.0, 1.0, 1.0
-    np.testing.assert_array_equal(by_patches(image, jnp.asarray(centre))[..., 0], [[1, 3], [9, 11]])
-    np.testing.assert_array_equal(by_patches(image, jnp.asarray(left))[..., 0], [[0, 2], [0, 10]])
-    np.testing.assert_array_equal(by_patches(image, jnp.asarray(all_of_it))[0, 0, 0], 1 + 2 + 5 + 6)
+    np.testing.assert_array_equal(convolve_by_patches(image, jnp.asarray(centre))[..., 0], [[1, 3], [9, 11]])
+    np.testing.assert_array_equal(convolve_by_patches(image, jnp.asarray(left))[..., 0], [[0, 2], [0, 10]])
+    np.testing.assert_array_equal(convolve_by_patches(image, jnp.asarray(all_of_it))[0, 0, 0], 1 + 2 + 5 + 6)
 
 
 def test_a_layer_is_rectified_and_keeps_the_scale():

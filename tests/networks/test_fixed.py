@@ -7,7 +7,7 @@ import pytest
 
 from derex.networks import Tabular
 from derex.networks.encoders import count_ids
-from derex.networks.layers import Fixed, Standardise, blocks, trainable
+from derex.networks.layers import Fixed, Standardise, iterate_blocks, trainable_mask
 
 ROWS = np.array([[0.0, 5.0, 7.0], [4.0, 5.0, -1.0], [2.0, 5.0, 3.0]])
 
@@ -28,7 +28,7 @@ def test_bytes_are_read_by_their_values():
 def test_blocks_and_counts_do_not_depend_on_the_size_of_a_block(monkeypatch):
     ids = np.random.default_rng(0).integers(0, 5, 100)
     monkeypatch.setattr("derex.networks.layers.BLOCK_BYTES", 24)
-    assert [len(block) for block in blocks(ids)] == [3] * 33 + [1]
+    assert [len(block) for block in iterate_blocks(ids)] == [3] * 33 + [1]
     np.testing.assert_array_equal(count_ids(ids, 7), np.bincount(ids, minlength=7))
     prepared = Standardise(3).prepared(ROWS)
     np.testing.assert_allclose(prepared.mean.value, ROWS.mean(axis=0))
@@ -44,4 +44,4 @@ def test_a_table_is_scaled_by_its_visits_and_starts_the_same():
 
 def test_what_is_trained():
     tree = {"a": jnp.ones(2), "b": Fixed(jnp.ones(2)), "c": jnp.arange(3), "d": 1.5, "e": None}
-    assert jax.tree.leaves(trainable(tree)) == [True, False, False, False]
+    assert jax.tree.leaves(trainable_mask(tree)) == [True, False, False, False]

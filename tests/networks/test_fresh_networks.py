@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.networks.encoders import InputSpec
-from derex.networks.histories import FRESH_ACTION_SCALE, Embedding, fresh_embedding
+from derex.networks.histories import ACTION_SCALE, Embedding, make_embedding
 from derex.networks.inputs import UnitScale, make_encoder
 from derex.networks.recurrent import LSTM, make_core
 
@@ -25,11 +25,11 @@ def test_a_fresh_embedding_hears_observations_as_well_as_actions():
     """Of one-hot observations: how much states differ by what is observed, against what actions add."""
 
     def heard(embedding: Embedding) -> float:
-        observed = embedding.observed(jnp.eye(SIZE)[None], (1, SIZE))
+        observed = embedding.embed_observations(jnp.eye(SIZE)[None], (1, SIZE))
         return float(np.mean(np.std(observed[0], axis=0)) / np.mean(np.std(embedding.from_action, axis=0)))
 
-    fresh = fresh_embedding(ONE_HOT, 4, WIDTH, key=jax.random.key(1))
-    assert np.std(fresh.from_action) == pytest.approx(FRESH_ACTION_SCALE, rel=0.3)
+    fresh = make_embedding(ONE_HOT, 4, WIDTH, key=jax.random.key(1))
+    assert np.std(fresh.from_action) == pytest.approx(ACTION_SCALE, rel=0.3)
     assert heard(fresh) > 0.5
     encoder = make_encoder(list(ONE_HOT), WIDTH, key=jax.random.key(1))
     assert heard(Embedding(encoder, WIDTH, 4, WIDTH, key=jax.random.key(1))) < 0.1

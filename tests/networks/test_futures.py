@@ -19,9 +19,9 @@ from derex.networks.histories import (
     HistoryNetworks,
     NextHistory,
     TestsToEnd,
+    count_steps_left,
     make_future,
     read_backwards,
-    steps_left,
 )
 from derex.networks.recurrent import LSTM
 
@@ -83,7 +83,7 @@ def lengths_of_tests(future, first, valid, phase):
     @jax.jit
     def measured(first, valid, phase):
         nothing = jnp.zeros((*first.shape, 1))
-        left = steps_left(first, valid)
+        left = count_steps_left(first, valid)
         return future.read(counting(), Embedded(nothing, nothing), nothing, left, phase)
 
     found = np.asarray(measured(first, valid, phase))[:, 1:, 0]
@@ -104,13 +104,13 @@ def loop_lstm(lstm, inputs):
 
 def test_steps_left_of_every_mask():
     first, valid = all_masks()
-    np.testing.assert_array_equal(jax.jit(steps_left)(first, valid), loop_left(first, valid))
+    np.testing.assert_array_equal(jax.jit(count_steps_left)(first, valid), loop_left(first, valid))
 
 
 def test_steps_left_by_hand():
     first = jnp.array([[True, False, False, True, False, True, True, True]])
     valid = jnp.array([[True, True, True, True, True, True, True, False]])
-    np.testing.assert_array_equal(steps_left(first, valid), [[2, 1, 0, 1, 0, 0, 0, -1]])
+    np.testing.assert_array_equal(count_steps_left(first, valid), [[2, 1, 0, 1, 0, 0, 0, -1]])
 
 
 @pytest.mark.parametrize("longest", LONGEST)
@@ -136,7 +136,7 @@ def test_reading_to_the_end_of_every_mask():
     """τ_t is o_{t+1}, …, to the last step of the episode, whatever the mask."""
     first, valid = all_masks()
     future = TestsToEnd()
-    phase = future.phases(np.random.default_rng(0), len(first), T)
+    phase = future.draw_on_host(np.random.default_rng(0), len(first), T)
     left = loop_left(first, valid)[:, :-1]
     counted = left >= future.needs
     np.testing.assert_array_equal(lengths_of_tests(future, first, valid, phase)[counted], left[counted])
@@ -168,12 +168,12 @@ def test_with_one_step_less_a_history_could_not_count(longest):
 
 
 def test_phases_are_drawn_uniformly():
-    phase = BoundedTests(5).phases(np.random.default_rng(0), 10_000, T)
+    phase = BoundedTests(5).draw_on_host(np.random.default_rng(0), 10_000, T)
     assert phase.dtype == np.int32
     counts = np.bincount(phase, minlength=5)
     assert len(counts) == 5
     assert np.sum((counts - 2_000) ** 2 / 2_000) < 18.5  # χ² with 4 degrees of freedom: one in a thousand
-    again = BoundedTests(5).phases(np.random.default_rng(0), 10_000, T)
+    again = BoundedTests(5).draw_on_host(np.random.default_rng(0), 10_000, T)
     np.testing.assert_array_equal(phase, again)
 
 
@@ -185,7 +185,7 @@ def test_a_future_is_a_hashable_value(future):
     again = type(future)(3) if isinstance(future, BoundedTests) else type(future)()
     assert (future, hash(future)) == (again, hash(again))
     assert future != BoundedTests(4)
-    phase = future.phases(np.random.default_rng(0), 4, T)
+    phase = future.draw_on_host(np.random.default_rng(0), 4, T)
     assert (phase.shape, phase.dtype) == ((4,), np.int32)
 
 

@@ -19,8 +19,8 @@ from derex.networks.histories import (
     HistoryNetworks,
     NextHistory,
     TestsToEnd,
-    at_each_step,
-    steps_left,
+    apply_per_step,
+    count_steps_left,
 )
 from derex.networks.recurrent import LSTM
 from derex.types import NO_ACTION, Indexed, Trajectories
@@ -83,8 +83,8 @@ def read(networks, future, phase, trajectories):
     """f(h_t) and g of what begins at t, for every step."""
     embedded = networks.embed(trajectories)
     beliefs, _ = networks.beliefs(embedded.history, trajectories.first)
-    left = steps_left(trajectories.first, trajectories.valid)
-    return at_each_step(networks.f, beliefs), future.read(networks, embedded, beliefs, left, phase)
+    left = count_steps_left(trajectories.first, trajectories.valid)
+    return apply_per_step(networks.f, beliefs), future.read(networks, embedded, beliefs, left, phase)
 
 
 @eqx.filter_jit
@@ -150,7 +150,7 @@ def assert_moves(found, wanted):
 @pytest.mark.parametrize("future", [BoundedTests(3), TestsToEnd()], ids=["bounded", "to-end"])
 def test_f_reads_the_history_and_g_the_test(future, field):
     """o_s and a_{s-1} alike: f(h_t) moves for those up to t, g(τ_t), its column t + 1, for those from t + 1 on."""
-    phase = future.phases(np.random.default_rng(1), B, T)
+    phase = future.draw_on_host(np.random.default_rng(1), B, T)
     f, g = moved_by(field, networks_of(), future, phase)
     assert_moves(f, enumerated(history))
     assert_moves(g, enumerated(following(future, phase)))
@@ -159,7 +159,7 @@ def test_f_reads_the_history_and_g_the_test(future, field):
 def test_actions_can_be_left_out_of_tests():
     """Histories keep them, and tests still read the observations."""
     future, networks = BoundedTests(3), networks_of(test_actions=False)
-    phase = future.phases(np.random.default_rng(1), B, T)
+    phase = future.draw_on_host(np.random.default_rng(1), B, T)
     f, g = moved_by("previous_action", networks, future, phase)
     assert_moves(f, enumerated(history))
     assert not np.any(g[..., VALID])
@@ -170,7 +170,10 @@ def test_actions_can_be_left_out_of_tests():
 @pytest.mark.parametrize("phase", range(3))
 def test_counted_tests_are_whole_at_every_phase(phase):
     """For a history that counts, g reads steps t + 1, …, t + L and stays in its episode: t + L ≡ phase, 1 ≤ L ≤ 3."""
-    future, counted = BoundedTests(3), np.asarray(steps_left(jnp.asarray(FIRST), jnp.asarray(VALID))) >= 3
+    future, counted = (
+        BoundedTests(3),
+        np.asarray(count_steps_left(jnp.asarray(FIRST), jnp.asarray(VALID))) >= 3,
+    )
     assert counted.sum() == 5
     _, g = moved_by("observation", networks_of(), future, np.full(B, phase, np.int32))
     for c, t in zip(*np.nonzero(counted), strict=True):
@@ -208,7 +211,7 @@ def test_beliefs_step_by_step_are_those_of_the_whole_stream():
 
 def test_gradients_reach_every_parameter_and_padding_has_none():
     networks, future, streams = networks_of(), BoundedTests(2), jax.tree.map(jnp.asarray, draw())
-    counted = steps_left(streams.first, streams.valid)[:, :-1] >= future.needs
+    counted = count_steps_left(streams.first, streams.valid)[:, :-1] >= future.needs
 
     @eqx.filter_jit
     def gradient(parts):
@@ -232,9 +235,9 @@ def test_the_embedding_by_hand():
     """relu(encoder(o) W + the action's row + c)."""
     embedding, streams = embedding_of(eqx.nn.Linear(SIZE, 3, key=jax.random.key(2)), 3), draw()
     W, A, c = map(np.asarray, (embedding.from_observation, embedding.from_action, embedding.bias))
-    found = embedding.joined(
-        embedding.observed(jnp.asarray(streams.observation), (B, T)),
-        embedding.acted(jnp.asarray(streams.previous_action)),
+    found = embedding.combine(
+        embedding.embed_observations(jnp.asarray(streams.observation), (B, T)),
+        embedding.embed_actions(jnp.asarray(streams.previous_action)),
     )
     encoded = streams.observation @ np.asarray(embedding.encoder.weight).T + np.asarray(
         embedding.encoder.bias
@@ -255,14 +258,14 @@ def test_repeated_observations_are_what_they_stand_for(parts):
         encoder = eqx.nn.Lambda(lambda seen: jnp.append(seen["a"], seen["b"]))
     embedding = embedding_of(encoder)
     plain = jax.tree.map(lambda leaf: leaf[index], values)
-    found, wanted = (embedding.observed(seen, (B, T)) for seen in (Indexed(values, index), plain))
+    found, wanted = (embedding.embed_observations(seen, (B, T)) for seen in (Indexed(values, index), plain))
     assert found.shape == (B, T, WIDTH)
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
 def test_no_action_says_nothing():
     embedding = embedding_of()
-    acted = embedding.acted(jnp.array([NO_ACTION, 0, 2], jnp.int32))
+    acted = embedding.embed_actions(jnp.array([NO_ACTION, 0, 2], jnp.int32))
     np.testing.assert_array_equal(
         acted, [np.zeros(WIDTH), embedding.from_action[0], embedding.from_action[2]]
     )
@@ -282,8 +285,8 @@ def test_actions_may_be_vectors():
     embedding = embedding_of()
     numbers = jnp.array([[NO_ACTION, 0, 1, 2]], jnp.int32)
     vectors = jnp.concatenate([jnp.zeros((1, CHOICES)), jnp.eye(CHOICES)])[None]
-    np.testing.assert_array_equal(embedding.acted(vectors), embedding.acted(numbers))
-    half = embedding.acted(jnp.array([[[0.5, 0.0, -2.0]]]))[0, 0]
+    np.testing.assert_array_equal(embedding.embed_actions(vectors), embedding.embed_actions(numbers))
+    half = embedding.embed_actions(jnp.array([[[0.5, 0.0, -2.0]]]))[0, 0]
     np.testing.assert_allclose(
         half, 0.5 * embedding.from_action[0] - 2.0 * embedding.from_action[2], rtol=1e-10
     )
@@ -299,4 +302,4 @@ def test_a_head_by_hand():
     beliefs = np.random.default_rng(0).normal(size=(B, T, WIDTH))
     P, c, out = map(np.asarray, (head.projection.weight, head.projection.bias, head.out.weight))
     wanted = np.maximum(beliefs @ P.T + c, 0.0) @ out.T
-    np.testing.assert_allclose(at_each_step(head, jnp.asarray(beliefs)), wanted, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(apply_per_step(head, jnp.asarray(beliefs)), wanted, rtol=1e-10, atol=1e-12)

@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 
 from derex.networks import tokens as instructions
-from derex.networks.tokens import STATE, Instructions, Reader, distinct, each_once, rows_at_once
+from derex.networks.tokens import (
+    STATE,
+    InstructionLSTM,
+    Instructions,
+    count_rows_at_once,
+    encode_distinct_rows,
+    find_distinct_rows,
+)
 
 BUCKETS, LENGTH = 30, 6
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
-    return Reader(BUCKETS, key=jax.random.key(0))
+def reader() -> InstructionLSTM:
+    return InstructionLSTM(BUCKETS, key=jax.random.key(0))
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +38,7 @@ def some_words(rows: int, different: int, seed: int = 0) -> np.ndarray:
     return texts[rng.integers(0, different, rows)].astype(np.int32)
 
 
-def by_hand(reader: Reader, words: np.ndarray) -> np.ndarray:
+def by_hand(reader: InstructionLSTM, words: np.ndarray) -> np.ndarray:
     """An LSTM in NumPy, over the words that are there."""
     lstm = reader.lstm
     hidden = cell = np.zeros(STATE)
@@ -55,14 +62,16 @@ def test_the_state_after_the_last_word(reader):
 
 
 def test_an_empty_instruction_has_no_part_in_the_gradient(reader):
-    gradient = eqx.filter_grad(lambda r: jnp.sum(each_once(r, jnp.zeros((3, LENGTH), jnp.int32))))(reader)
+    gradient = eqx.filter_grad(lambda r: jnp.sum(encode_distinct_rows(r, jnp.zeros((3, LENGTH), jnp.int32))))(
+        reader
+    )
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize(("rows", "different"), [(1, 1), (40, 1), (40, 7), (40, 1000)])
 def test_rows_are_numbered_by_what_they_say(rows, different):
     words = some_words(rows, different)
-    found = distinct(jnp.asarray(words))
+    found = find_distinct_rows(jnp.asarray(words))
     wanted = len(np.unique(words, axis=0))
     assert found.count == wanted  # no two of these share a hash
     assert set(np.asarray(found.number).tolist()) == set(range(wanted))
@@ -73,10 +82,12 @@ def test_rows_that_share_a_hash_are_told_apart(reader, monkeypatch):
     """All of them do: time is lost, nothing else."""
     monkeypatch.setattr(instructions.jnp, "sum", lambda values, **_: jnp.zeros(len(values), jnp.uint32))
     words = some_words(24, 5)
-    found = distinct(jnp.asarray(words))
+    found = find_distinct_rows(jnp.asarray(words))
     assert len(np.unique(words, axis=0)) < found.count <= len(words)
     np.testing.assert_array_equal(words[found.example[found.number]], words)
-    np.testing.assert_allclose(each_once(reader, jnp.asarray(words)), reader(jnp.asarray(words)), atol=1e-6)
+    np.testing.assert_allclose(
+        encode_distinct_rows(reader, jnp.asarray(words)), reader(jnp.asarray(words)), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("rows", "different"), [(3, 2), (70, 3), (70, 1000)])
@@ -84,12 +95,12 @@ def test_reading_once_is_reading_all(reader, rows, different):
     """Values and gradients, one part or many."""
     words = jnp.asarray(some_words(rows, different))
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(rows, STATE)), jnp.float32)
-    assert rows_at_once(70) == 5
+    assert count_rows_at_once(70) == 5
 
     def loss(read):
         return eqx.filter_jit(eqx.filter_value_and_grad(lambda r: jnp.sum(jnp.sin(read(r, words)) * weights)))
 
-    value, gradient = loss(each_once)(reader)
+    value, gradient = loss(encode_distinct_rows)(reader)
     wanted, wanted_gradient = loss(lambda r, words: r(words))(reader)
     np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
     for mine, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(wanted_gradient), strict=True):
@@ -104,7 +115,7 @@ def test_seeds_side_by_side(reader):
     def gradient(read):
         return jax.jit(jax.vmap(jax.grad(lambda r, words: jnp.sum(jnp.sin(read(r, words))))))(readers, words)
 
-    once, every = gradient(each_once), gradient(lambda r, words: r(words))
+    once, every = gradient(encode_distinct_rows), gradient(lambda r, words: r(words))
     for mine, other in zip(jax.tree.leaves(once), jax.tree.leaves(every), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.network import AgentNetwork, parts_of
-from derex.networks.images import FEATURES, Residual, halved
+from derex.agents.network import AgentNetwork, describe_parts
+from derex.networks.images import FEATURES, ResidualNetwork, max_pool
 from derex.networks.inputs import UNITS
-from derex.networks.paper import agent_embedding
+from derex.networks.paper import make_agent_embedding
 from derex.networks.tokens import STATE
 from derex.representations import METHODS, Sizes
 from derex.representations.base import RolloutView
@@ -57,22 +57,22 @@ def steps(names, seed: int = 0) -> Trajectories:
 
 
 def agent(names, encoder: str = "plain") -> AgentNetwork:
-    parts = parts_of({name: DECLARED[name] for name in names})
+    parts = describe_parts({name: DECLARED[name] for name in names})
     return AgentNetwork(parts, A, A, width=W, encoder=encoder, key=jax.random.key(0))
 
 
 @pytest.mark.parametrize("encoder", ["plain", "appendix", "appendix-conv"])
 def test_every_combination_is_embedded(encoder):
     for names in MIXTURES if encoder == "plain" else [*combinations(DECLARED, 1), tuple(DECLARED)]:
-        parts = parts_of({name: DECLARED[name] for name in names})
-        build = eqx.filter_eval_shape(agent_embedding, encoder, parts, A, W, key=jax.random.key(0))
+        parts = describe_parts({name: DECLARED[name] for name in names})
+        build = eqx.filter_eval_shape(make_agent_embedding, encoder, parts, A, W, key=jax.random.key(0))
         sizes = [W if encoder == "plain" else APPENDIX_SIZES[name] for name in names]
         assert build.from_observation.shape == (sum(sizes), W)
         batch = jax.tree.map(
             lambda part: jax.ShapeDtypeStruct((2, 3, *part.shape), part.dtype),
             {name: DECLARED[name] for name in names},
         )
-        out = eqx.filter_eval_shape(lambda e, o: e.observed(o, (2, 3)), build, batch)
+        out = eqx.filter_eval_shape(lambda e, o: e.embed_observations(o, (2, 3)), build, batch)
         assert (out.shape, out.dtype) == ((2, 3, W), jnp.float32)
 
 
@@ -128,7 +128,7 @@ def test_every_form_reads_all_parts(method, form):
         changes["training"] = replace(chosen.training, steps=1, streams=4)
     representation = replace(chosen, **changes).build()
     network, trajectories = agent(DECLARED), steps(DECLARED)
-    sizes = Sizes(parts_of(DECLARED), A, W, W, B)
+    sizes = Sizes(describe_parts(DECLARED), A, W, W, B)
     state = representation.init(jax.random.key(1), sizes)
     view: RolloutView = eqx.filter_jit(network)(trajectories, network.core.initial(B)).view
     observe = eqx.filter_jit(representation.observe)
@@ -149,14 +149,14 @@ def test_an_encoder_that_is_not_there():
 
 def test_halving_takes_the_largest_of_each_neighbourhood():
     image = np.random.default_rng(0).normal(size=(5, 6, 2)).astype(np.float32)
-    out = np.asarray(halved(jnp.asarray(image)))
+    out = np.asarray(max_pool(jnp.asarray(image)))
     assert out.shape == (3, 3, 2)
     np.testing.assert_array_equal(out[1, 1], image[1:4, 2:5].max(axis=(0, 1)))
 
 
 def test_the_residual_network_of_the_paper():
     """72 × 96 pictures: three halvings, 9 × 12 places of 32 channels, 256 numbers."""
-    network = eqx.filter_eval_shape(lambda: Residual((72, 96, 3), key=jax.random.key(0)))
+    network = eqx.filter_eval_shape(lambda: ResidualNetwork((72, 96, 3), key=jax.random.key(0)))
     assert network.out.weight.shape == (256, 9 * 12 * 32)
     assert [section.enter.weight.shape[-1] for section in network.sections] == [16, 32, 32]
     out = eqx.filter_eval_shape(network, jax.ShapeDtypeStruct((72, 96, 3), jnp.uint8))

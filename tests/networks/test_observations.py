@@ -8,8 +8,8 @@ import pytest
 
 from derex.networks.encoders import InputSpec
 from derex.networks.images import Conv
-from derex.networks.inputs import Ids, Parts, Vector, kind_of, make_encoder
-from derex.networks.layers import trainable
+from derex.networks.inputs import Ids, Parts, Vector, infer_kind, make_encoder
+from derex.networks.layers import trainable_mask
 
 SIZE, N = 5, 12
 SPECS = [  # in the order of the names: id, image, numbers
@@ -64,7 +64,7 @@ def prepared(built):
     ],
 )
 def test_kinds(shape, dtype, kind):
-    assert kind_of(shape, np.dtype(dtype)) == kind
+    assert infer_kind(shape, np.dtype(dtype)) == kind
 
 
 def test_each_part_has_the_encoder_of_its_kind(built):
@@ -110,13 +110,13 @@ def test_preparing_sets_the_scales_of_each_part(built, prepared):
     np.testing.assert_allclose(scale.mean.value, mean, rtol=1e-5)
     np.testing.assert_allclose(scale.reach.value, np.abs(rows["numbers"] - mean).max(axis=0), rtol=1e-5)
     assert jax.tree.structure(prepared) == jax.tree.structure(built)
-    before, after = (jax.tree.leaves(eqx.filter(e, trainable(e))) for e in (built, prepared))
+    before, after = (jax.tree.leaves(eqx.filter(e, trainable_mask(e))) for e in (built, prepared))
     jax.tree.map(np.testing.assert_array_equal, before, after)
     np.testing.assert_array_equal(built.encoders[2].mlp.scale.reach.value, np.ones(3))
 
 
 def test_every_part_learns(prepared):
-    params, fixed = eqx.partition(prepared, trainable(prepared))
+    params, fixed = eqx.partition(prepared, trainable_mask(prepared))
     rows = jax.tree.map(jnp.asarray, observations())
     gradients = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(jax.vmap(eqx.combine(p, fixed))(rows)))))(params)
     for part in gradients.encoders:

@@ -14,12 +14,12 @@ from derex.networks.inputs import (
     ByteNumbers,
     Bytes,
     Vector,
+    describe_parts,
     make_encoder,
     part_kind,
-    parts_of,
     signed_hyperbolic,
 )
-from derex.networks.tokens import FlatSymbols, Instructions, SymbolGrid, one_hots
+from derex.networks.tokens import FlatSymbols, Instructions, SymbolGrid, encode_one_hot
 from derex.types import Amount, Symbols, Words
 
 SIZE = 6
@@ -50,7 +50,7 @@ def of(shape, dtype):
 )
 def test_every_kind_of_part(leaf, part, kind, encoder):
     """Its declaration, its name, its encoder, and that this one reads it: one and many."""
-    parts = parts_of({"it": leaf})
+    parts = describe_parts({"it": leaf})
     assert parts == (part,)
     assert part_kind(parts[0]) == kind
     built = make_encoder(parts, SIZE, key=jax.random.key(0))
@@ -63,7 +63,7 @@ def test_every_kind_of_part(leaf, part, kind, encoder):
 
 
 def test_parts_come_in_the_order_of_their_names():
-    parts = parts_of({"b": Amount(), "a": Words(3), "c": (of((2,), np.float32), Symbols((), (4,)))})
+    parts = describe_parts({"b": Amount(), "a": Words(3), "c": (of((2,), np.float32), Symbols((), (4,)))})
     assert [part_kind(part) for part in parts] == ["words", "amounts", "vectors", "symbols"]
     assert set(PARTS) >= {part_kind(part) for part in parts}
 
@@ -85,15 +85,17 @@ def test_parts_come_in_the_order_of_their_names():
 )
 def test_what_cannot_be_read_is_refused(observation, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        parts_of(observation)
+        describe_parts(observation)
 
 
 def test_symbols_side_by_side():
     values = jnp.asarray([[[0, 3], [2, 0]]], jnp.uint8)
     wanted = [[[1, 0, 0, 0, 0, 0, 1], [0, 0, 1, 1, 0, 0, 0]]]
-    np.testing.assert_array_equal(one_hots(values, (3, 4)), wanted)
-    np.testing.assert_array_equal(one_hots(jnp.asarray(2), (4,)), [0, 0, 1, 0])
-    np.testing.assert_array_equal(one_hots(jnp.asarray([7, 1]), (3, 2)), [0, 0, 0, 0, 1])  # 7 is none of 3
+    np.testing.assert_array_equal(encode_one_hot(values, (3, 4)), wanted)
+    np.testing.assert_array_equal(encode_one_hot(jnp.asarray(2), (4,)), [0, 0, 1, 0])
+    np.testing.assert_array_equal(
+        encode_one_hot(jnp.asarray([7, 1]), (3, 2)), [0, 0, 0, 0, 1]
+    )  # 7 is none of 3
 
 
 def test_every_symbol_matters_and_its_place_does():

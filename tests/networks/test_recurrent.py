@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from derex.networks.recurrent import FORGET_BIAS, LSTM, Memory, _forward, scan
+from derex.networks.recurrent import FORGET_BIAS, LSTM, LSTMState, _forward, scan
 
 T, B, SIZE, H = 6, 3, 2, 4
 
@@ -24,7 +24,7 @@ def draw(seed, T=T, scale=1.0):
     """Projected inputs, resets in about a third of the places, a recurrent weight and a memory to start from."""
     rng = np.random.default_rng(seed)
     keep = (rng.random((T, B)) < 0.7).astype(float)
-    memory = Memory(*(jnp.asarray(part) for part in rng.normal(size=(2, B, H))))
+    memory = LSTMState(*(jnp.asarray(part) for part in rng.normal(size=(2, B, H))))
     parts = (scale * rng.normal(size=(T, B, 4 * H)), keep, rng.normal(size=(H, 4 * H)))
     return *(jnp.asarray(part) for part in parts), memory
 
@@ -76,7 +76,7 @@ def assert_close(found, wanted, atol=1e-12):
 def test_outputs_are_the_equations(seed):
     found = jax.jit(scan)(*draw(seed))
     outputs, last = loop(*draw(seed))
-    assert_close(found, (outputs, Memory(*map(jnp.asarray, last))))
+    assert_close(found, (outputs, LSTMState(*map(jnp.asarray, last))))
 
 
 def test_single_precision_stays_single():
@@ -100,7 +100,7 @@ def test_the_module_is_equinox_cell_with_its_weights():
             return memory, memory[0]
 
         last, outputs = jax.lax.scan(step, tuple(lstm.initial(B)), inputs)
-        return lstm(inputs, jnp.ones((T, B)), lstm.initial(B)), (outputs, Memory(*last))
+        return lstm(inputs, jnp.ones((T, B)), lstm.initial(B)), (outputs, LSTMState(*last))
 
     assert_close(*both())
 
@@ -145,7 +145,7 @@ def test_a_reset_begins_a_new_stream(start):
     projected, _, weight, memory = draw(0)
     keep = jnp.ones((T, B)).at[start].set(0.0)
     outputs, last = jax.jit(scan)(projected, keep, weight, memory)
-    nothing = Memory(jnp.zeros((B, H)), jnp.zeros((B, H)))
+    nothing = LSTMState(jnp.zeros((B, H)), jnp.zeros((B, H)))
     fresh = scan(projected[start:], keep[start:].at[0].set(1.0), weight, nothing)
     assert_close((outputs[start:], last), fresh)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.network import AgentNetwork, parts_of
+from derex.agents.network import AgentNetwork, describe_parts
 from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
@@ -20,7 +20,7 @@ from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 
 ENV = make("rooms-chain-2")
-PARTS = parts_of(ENV.spec.observation)
+PARTS = describe_parts(ENV.spec.observation)
 A, K = 4, 6
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.agents.network import AgentNetwork, parts_of
-from derex.networks.inputs import flat_numbers, flat_size
+from derex.agents.network import AgentNetwork, describe_parts
+from derex.networks.inputs import compute_flat_size, flatten_observation
 from derex.representations import RolloutView, Sizes
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndConfig
@@ -16,7 +16,9 @@ from derex.types import Symbols, Trajectories, Words
 
 B, S, W = 4, 6, 8
 SCALES = np.array([1.0, 100.0, 0.01])  # of three numbers, and a fourth that is always the same
-PARTS = parts_of({"a": jax.ShapeDtypeStruct((3,), jnp.float32), "b": jax.ShapeDtypeStruct((1,), jnp.float32)})
+PARTS = describe_parts(
+    {"a": jax.ShapeDtypeStruct((3,), jnp.float32), "b": jax.ShapeDtypeStruct((1,), jnp.float32)}
+)
 SIZES = Sizes(PARTS, 2, W, W, B)
 FORM = RndConfig(k=5, width=W, training=OptimisedTraining(steps=3, streams=4, learning_rate=1e-2))
 
@@ -133,14 +135,14 @@ def test_plain_observations_where_asked_for() -> None:
 
 def test_symbols_and_words_are_spelt_out() -> None:
     """A symbol's number means nothing, so that two of them differ as much as any others; nor does a word's."""
-    parts = parts_of({"tiles": Symbols((2, 2), (3, 4)), "told": Words(3, 5), "way": Symbols((), (2,))})
+    parts = describe_parts({"tiles": Symbols((2, 2), (3, 4)), "told": Words(3, 5), "way": Symbols((), (2,))})
     rng = np.random.default_rng(0)
     tiles = rng.integers(0, [3, 4], (B, S, 2, 2)).astype(np.uint8)
     told, way = rng.integers(0, 5, (B, S, 3)).astype(np.int32), rng.integers(0, 2, (B, S)).astype(np.uint8)
     told[0, 0] = [3, 3, 0]
     observation = jax.tree.map(jnp.asarray, {"tiles": tiles, "told": told, "way": way})
-    rows = np.asarray(flat_numbers(parts, observation, (B, S)))
-    assert rows.shape == (B, S, flat_size(parts)) == (B, S, 2 * (3 + 4) + 5 + 2)
+    rows = np.asarray(flatten_observation(parts, observation, (B, S)))
+    assert rows.shape == (B, S, compute_flat_size(parts)) == (B, S, 2 * (3 + 4) + 5 + 2)
     spelt = [np.concatenate([np.eye(3)[tiles[..., i, 0]], np.eye(4)[tiles[..., i, 1]]], -1) for i in range(2)]
     counts = np.stack([(told == word).sum(-1) * (word > 0) for word in range(5)], -1)
     np.testing.assert_array_equal(rows, np.concatenate([*spelt, counts, np.eye(2)[way]], -1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import parts_of
+from derex.agents.network import describe_parts
 from derex.envs.wrappers import PreviousReward
 from derex.training.export import _observation, _plain_observation
 from derex.training.factory import make_environment
@@ -18,7 +18,7 @@ from derex.types import Amount, Symbols, Words
 def test_the_previous_reward_is_shown_where_it_is_asked_for(shown: bool) -> None:
     environment = make_environment("catch", AgentConfig(previous_reward=shown))
     assert isinstance(environment, PreviousReward) == shown
-    assert len(parts_of(environment.spec.observation)) == 1 + shown
+    assert len(describe_parts(environment.spec.observation)) == 1 + shown
 
 
 def test_a_card_keeps_what_each_part_is() -> None:
@@ -30,7 +30,7 @@ def test_a_card_keeps_what_each_part_is() -> None:
         "more": (Symbols((), (9,), np.int32), jax.ShapeDtypeStruct((8, 8, 3), np.uint8)),
     }
     again = _observation(json.loads(json.dumps(_plain_observation(observation))))
-    assert parts_of(again) == parts_of(observation)
+    assert describe_parts(again) == describe_parts(observation)
     assert again["text"] == observation["text"]
     assert jax.tree.map(lambda part: np.dtype(part.dtype), again) == jax.tree.map(
         lambda part: np.dtype(part.dtype), observation

@@ -16,9 +16,9 @@ from jaxtyping import Float, PRNGKeyArray
 from derex.agents.config import AgentConfig
 from derex.agents.policy import Policy
 from derex.networks.histories import Embedded, Embedding
-from derex.networks.inputs import Part, parts_of
-from derex.networks.layers import lowered
-from derex.networks.paper import agent_embedding
+from derex.networks.inputs import Part, describe_parts
+from derex.networks.layers import cast_to_precision
+from derex.networks.paper import make_agent_embedding
 from derex.networks.recurrent import make_core
 from derex.representations.base import RolloutView
 from derex.types import Trajectories
@@ -26,7 +26,7 @@ from derex.types import Trajectories
 POLICY_SCALE = 0.01  # of the last layer at the start: all actions are nearly equally likely
 VALUE_SCALE = 0.1
 
-__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "make_network", "parts_of"]
+__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts", "make_network"]
 
 
 class AgentHead(eqx.Module):
@@ -87,18 +87,18 @@ class AgentNetwork(eqx.Module):
         """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
         self.compute, self.sees_action = compute, sees_action
-        self.embedding = agent_embedding(encoder, observation, action, width, key=embedding_key)
+        self.embedding = make_agent_embedding(encoder, observation, action, width, key=embedding_key)
         self.core = make_core(core, width, width, key=core_key)
         self.policy = AgentHead(width, outputs, POLICY_SCALE, key=policy_key)
         self.value = AgentHead(width, values, VALUE_SCALE, key=value_key)
 
     def __call__(self, trajectories: Trajectories, memory: Any) -> NetworkOutput:
         """Everything at every step, beginning with `memory` of what came before."""
-        embedding, core = lowered((self.embedding, self.core), self.compute)
-        observed = embedding.observed(trajectories.observation, trajectories.shape)
-        acted = embedding.acted(trajectories.previous_action) if self.sees_action else 0.0
-        history = embedding.joined(observed, acted)
-        embedded = Embedded(history, embedding.joined(observed, 0.0))
+        embedding, core = cast_to_precision((self.embedding, self.core), self.compute)
+        observed = embedding.embed_observations(trajectories.observation, trajectories.shape)
+        acted = embedding.embed_actions(trajectories.previous_action) if self.sees_action else 0.0
+        history = embedding.combine(observed, acted)
+        embedded = Embedded(history, embedding.combine(observed, 0.0))
         keep = 1.0 - trajectories.first.astype(history.dtype)
         beliefs, memory = core(jnp.moveaxis(history, 1, 0), keep.T, memory)
         beliefs = jnp.moveaxis(beliefs, 0, 1)

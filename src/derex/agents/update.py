@@ -27,7 +27,7 @@ from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Rollout
 from derex.agents.vmpo import Duals, generalised_advantage_estimation, initial_duals, projected, vmpo_loss
-from derex.networks.layers import trainable
+from derex.networks.layers import trainable_mask
 from derex.representations.base import BonusUse, Representation, RepresentationState
 
 DECAY = 0.99
@@ -131,7 +131,7 @@ def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joi
     """Before the first update."""
     duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
     trained = Trained(network, joint, duals)
-    state = optimiser(config).init(eqx.filter(trained, trainable(trained)))
+    state = optimiser(config).init(eqx.filter(trained, trainable_mask(trained)))
     return Learner(trained, state, initial_scale(), initial_scale())
 
 
@@ -243,7 +243,7 @@ def update_agent(
                 (advantages_batch.rollout, advantages_batch.advantages, advantages_batch.targets),
             )
         )
-        parameters, fixed = eqx.partition(before, trainable(before))
+        parameters, fixed = eqx.partition(before, trainable_mask(before))
 
         def loss(parameters: Any):
             return agent_loss(config, policy, representation, eqx.combine(parameters, fixed), part, key)

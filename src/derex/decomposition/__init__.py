@@ -1,6 +1,6 @@
 """The paper's core as pure functions on arrays: objectives, normalisation, bonus, and the exact answers."""
 
-from derex.decomposition.bonus import bonus
+from derex.decomposition.bonus import compute_bonus
 from derex.decomposition.laplacian import graph_drawing_loss
 from derex.decomposition.objectives import (
     DeRexObjective,
@@ -26,8 +26,8 @@ __all__ = [
     "NestedObjective",
     "Objective",
     "batch_normalise",
-    "bonus",
     "combined_loss",
+    "compute_bonus",
     "diag_loss",
     "double_sampled_off_loss",
     "graph_drawing_loss",

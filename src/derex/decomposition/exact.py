@@ -105,12 +105,12 @@ class Decomposition:
         tolerance = max(len(self.d), len(self.d_next)) * np.finfo(np.float64).eps * scale
         return int(np.sum(self.singular_values > tolerance))
 
-    def bonus(self, weighted: bool = True, floor: float | int = 0.0) -> Float64[np.ndarray, " n"]:
-        """The exploration bonus ‖f(s)‖_{Λ⁻¹} with Λ = max(σ, floor)² (Sections 3 and 4).
+    def bonus(self, weighted: bool = True, sigma_floor: float | int = 0.0) -> Float64[np.ndarray, " n"]:
+        """The exploration bonus ‖f(s)‖_{Λ⁻¹} with Λ = max(σ, sigma_floor)² (Sections 3 and 4).
 
         Args:
             weighted: whether components are weighted by Λ⁻¹; otherwise the plain norm ‖f(s)‖.
-            floor: least singular value to divide by. Directions with a small σ_i are mostly noise in
+            sigma_floor: least singular value to divide by. Directions with a small σ_i are mostly noise in
                 data, and unfloored they dominate the bonus.
 
         Returns:
@@ -118,11 +118,11 @@ class Decomposition:
             singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm when
             there is no floor: Λ⁻¹ is then the pseudo-inverse, as in the proof of Theorem 3.
         """
-        if not floor >= 0:
-            raise ValueError(f"floor: expected a number >= 0, got {floor}.")
+        if not sigma_floor >= 0:
+            raise ValueError(f"sigma_floor: expected a number >= 0, got {sigma_floor}.")
         if weighted:
-            used = self.k if floor > 0 else self.rank
-            scaled = self.left[:, :used] / np.maximum(self.singular_values[:used], floor)
+            used = self.k if sigma_floor > 0 else self.rank
+            scaled = self.left[:, :used] / np.maximum(self.singular_values[:used], sigma_floor)
         else:
             scaled = self.left
         return np.where(self.d > 0, np.linalg.norm(scaled, axis=1), np.inf)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from derex.decomposition.statistics import Half, moments, sigma_hat, standardise, weighted_mean
+from derex.decomposition.statistics import Half, compute_moments, sigma_hat, standardise, weighted_mean
 
 
 def attraction(
@@ -73,5 +73,5 @@ def _excess(f: Float[Array, "b k"], weights: Float[Array, " b"] | None) -> Float
 
 def _normalised(half: Half) -> Half:
     weights = None if half.weights is None else jnp.concatenate([half.weights, half.weights])
-    shared = moments(jnp.concatenate([half.f, half.g]), weights)
+    shared = compute_moments(jnp.concatenate([half.f, half.g]), weights)
     return Half(standardise(half.f, shared), standardise(half.g, shared), half.weights)

@@ -19,11 +19,11 @@ from jaxtyping import Float
 
 from derex.decomposition.laplacian import graph_drawing_loss
 from derex.decomposition.statistics import (
+    BatchStatistics,
     Half,
-    Statistics,
     batch_normalise,
-    both_statistics,
-    limited,
+    clip_outputs,
+    compute_batch_statistics,
     sigma_hat,
     weighted_mean,
 )
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
     """A loss to differentiate, and what its two halves say about the decomposition (no gradient)."""
 
     loss: Float[Array, ""]
-    statistics: Statistics
+    statistics: BatchStatistics
 
 
 @runtime_checkable
@@ -122,13 +122,13 @@ class DeRexObjective:
         else:
             off = (off_loss(sigmas[0]) + off_loss(sigmas[1])) / 2
         diag = (diag_loss(sigmas[0]) + diag_loss(sigmas[1])) / 2
-        return Estimate(-diag + self.lambda_r * off, both_statistics(first, second))
+        return Estimate(-diag + self.lambda_r * off, compute_batch_statistics(first, second))
 
     def _sigma(self, half: Half) -> Float[Array, "k k"]:
         if not self.normalise:
             return sigma_hat(*half)
         f, g = (batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
-        return sigma_hat(limited(f, self.limit), limited(g, self.limit), half.weights)
+        return sigma_hat(clip_outputs(f, self.limit), clip_outputs(g, self.limit), half.weights)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class NestedObjective:
     so that it finds the i-th singular pair by itself, whatever comes after it. Covariances are centred by their
     own half and carry Bessel's factor, hence unbiased; C_f and C_g come from different halves, hence their
     product and its gradient are too. Outputs are not normalised: f_i and g_i share a free factor (c, 1/c), and
-    E f_i² E g_i² = σ_i² at the minimum. Statistics are read after both are rescaled to unit variance.
+    E f_i² E g_i² = σ_i² at the minimum. BatchStatistics are read after both are rescaled to unit variance.
     """
 
     tied: ClassVar[bool] = False
@@ -152,7 +152,7 @@ class NestedObjective:
         (cross_1, f_1, g_1), (cross_2, f_2, g_2) = (_nested_covariances(half) for half in (first, second))
         linear = -(jnp.sum(cross_1) + jnp.sum(cross_2))  # -2 tr Σ, averaged over the halves
         quadratic = jnp.sum(f_1 * g_2 + f_2 * g_1) / 2
-        return Estimate(linear + quadratic, both_statistics(first, second))
+        return Estimate(linear + quadratic, compute_batch_statistics(first, second))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class GraphDrawingObjective:
 
     def __call__(self, first: Half, second: Half) -> Estimate:
         loss = graph_drawing_loss(first, second, self.lambda_r, paired=self.paired, normalise=self.normalise)
-        return Estimate(loss, both_statistics(first, second))
+        return Estimate(loss, compute_batch_statistics(first, second))
 
 
 def make_objective(

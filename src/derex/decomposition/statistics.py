@@ -27,7 +27,7 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
 
-def exact_product(a: Array, b: Array) -> Array:
+def precise_matmul(a: Array, b: Array) -> Array:
     """a @ b, as precise as float32 is."""
     return jnp.matmul(a, b, precision=Precision.HIGHEST)
 
@@ -52,11 +52,11 @@ def weighted_mean(
     """Mean over rows, row i counted weights[i] times. An all-zero mask gives 0, not NaN."""
     if weights is None:
         return jnp.mean(values, axis=0)
-    total = exact_product(weights, values.reshape(len(values), -1)).reshape(values.shape[1:])
+    total = precise_matmul(weights, values.reshape(len(values), -1)).reshape(values.shape[1:])
     return total / jnp.maximum(jnp.sum(weights), 1.0)
 
 
-def moments(z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None) -> Moments:
+def compute_moments(z: Float[Array, "b k"], weights: Float[Array, " b"] | None = None) -> Moments:
     """Mean and variance of each feature over the rows that count."""
     mean = weighted_mean(z, weights)
     return Moments(mean, weighted_mean(jnp.square(z - mean), weights))
@@ -69,7 +69,7 @@ def standardise(
     return (z - statistics.mean) / jnp.sqrt(statistics.variance + epsilon)
 
 
-def limited(z: Float[Array, "*b k"], limit: float) -> Float[Array, "*b k"]:
+def clip_outputs(z: Float[Array, "*b k"], limit: float) -> Float[Array, "*b k"]:
     """Cut at ± limit; beyond it there is no gradient but that through the statistics, which leads back."""
     return z if math.isinf(limit) else jnp.clip(z, -limit, limit)
 
@@ -81,11 +81,11 @@ def batch_normalise(
 
     Rows of weight 0 are transformed too but influence nothing; their values must be finite.
     """
-    statistics = moments(z, weights)
+    statistics = compute_moments(z, weights)
     return standardise(z, statistics, epsilon), statistics
 
 
-class Statistics(NamedTuple):
+class BatchStatistics(NamedTuple):
     """What one update shows of the decomposition: moments of both outputs and Σ̂ between unit-variance outputs."""
 
     f: Moments
@@ -94,27 +94,27 @@ class Statistics(NamedTuple):
 
 
 class RunningStatistics(NamedTuple):
-    """Exponential means of `Statistics`; divide by `weight` to correct the bias of starting at zero."""
+    """Exponential means of `BatchStatistics`; divide by `weight` to correct the bias of starting at zero."""
 
-    total: Statistics
+    total: BatchStatistics
     weight: Float[Array, ""]
 
 
-def initial_statistics(k: int) -> RunningStatistics:
+def init_statistics(k: int) -> RunningStatistics:
     """Nothing seen yet."""
     zero = Moments(jnp.zeros(k), jnp.zeros(k))
-    return RunningStatistics(Statistics(zero, zero, jnp.zeros((k, k))), jnp.zeros(()))
+    return RunningStatistics(BatchStatistics(zero, zero, jnp.zeros((k, k))), jnp.zeros(()))
 
 
 def update_statistics(
-    running: RunningStatistics, seen: Statistics, decay: float = DECAY
+    running: RunningStatistics, seen: BatchStatistics, decay: float = DECAY
 ) -> RunningStatistics:
     """Σ̃ ← decay Σ̃ + (1 - decay) Σ̂, and the same for the moments (Section 4, exploration (a))."""
 
     def mix(old: Array, new: Array) -> Array:
         return decay * old + (1.0 - decay) * new
 
-    total = Statistics(
+    total = BatchStatistics(
         Moments(*map(mix, running.total.f, seen.f)),
         Moments(*map(mix, running.total.g, seen.g)),
         mix(running.total.sigma, seen.sigma),
@@ -122,11 +122,11 @@ def update_statistics(
     return RunningStatistics(total, mix(running.weight, jnp.ones(())))
 
 
-def read_statistics(running: RunningStatistics) -> Statistics:
+def read_statistics(running: RunningStatistics) -> BatchStatistics:
     """The running means, corrected for their start at zero. Before any update: mean 0, variance 0, Σ̃ = 0."""
     scale = 1.0 / jnp.maximum(running.weight, jnp.finfo(jnp.float32).tiny)
     total = running.total
-    return Statistics(
+    return BatchStatistics(
         Moments(*(scale * x for x in total.f)), Moments(*(scale * x for x in total.g)), scale * total.sigma
     )
 
@@ -144,11 +144,11 @@ def sigma_hat(
 ) -> Float[Array, "k k"]:
     """Σ̂(θ) = 1/b Σ_i f(s_i) g(s'_i)ᵀ (Section 4); over a whole data set it is Σ(θ)."""
     if weights is None:
-        return exact_product(f.T, g) / f.shape[0]
-    return exact_product((f * weights[:, None]).T, g) / jnp.maximum(jnp.sum(weights), 1.0)
+        return precise_matmul(f.T, g) / f.shape[0]
+    return precise_matmul((f * weights[:, None]).T, g) / jnp.maximum(jnp.sum(weights), 1.0)
 
 
-def both_statistics(first: Half, second: Half) -> Statistics:
+def compute_batch_statistics(first: Half, second: Half) -> BatchStatistics:
     """Mean of what the halves say: moments, and Σ̂ after each output is rescaled to zero mean and unit variance."""
     halves = [Half(sg(half.f), sg(half.g), half.weights) for half in (first, second)]
     seen = [_statistics(half) for half in halves]
@@ -158,17 +158,17 @@ def both_statistics(first: Half, second: Half) -> Statistics:
     def mean(a: Array, b: Array) -> Array:
         return share * a + (1.0 - share) * b
 
-    return Statistics(
+    return BatchStatistics(
         Moments(*map(mean, seen[0].f, seen[1].f)),
         Moments(*map(mean, seen[0].g, seen[1].g)),
         mean(seen[0].sigma, seen[1].sigma),
     )
 
 
-def _statistics(half: Half) -> Statistics:
+def _statistics(half: Half) -> BatchStatistics:
     f, f_moments = batch_normalise(half.f, half.weights, READING_EPSILON)
     g, g_moments = batch_normalise(half.g, half.weights, READING_EPSILON)
-    return Statistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
+    return BatchStatistics(f_moments, g_moments, sigma_hat(f, g, half.weights))
 
 
 def _rows(half: Half) -> Float[Array, ""]:

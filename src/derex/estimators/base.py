@@ -28,20 +28,25 @@ import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.base import BaseEstimator
 
-from derex.decomposition.bonus import Support, excess, fit_support, unexplained_share
-from derex.decomposition.bonus import bonus as bonus_of
+from derex.decomposition.bonus import (
+    Support,
+    compute_bonus,
+    compute_excess,
+    compute_unexplained_share,
+    fit_support,
+)
 from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.statistics import (
     READING_EPSILON,
+    BatchStatistics,
     Moments,
     RunningStatistics,
-    Statistics,
     read_statistics,
 )
 from derex.estimators import validation as check
 from derex.estimators.data import PairData, map_rows
 from derex.estimators.fitting import Networks, Progress, TrainState
-from derex.networks.layers import blocks
+from derex.networks.layers import iterate_blocks
 
 MEASURED_PAIRS = 1 << 16  # at most; fewer where the distinct pairs are known
 SMALLEST_DIRECTION = 1e-6  # relative to the largest: below it there is only rounding
@@ -65,7 +70,9 @@ def settled_statistics(
     """Moments of f and g, and Σ between them, as running statistics that have settled; row i counts counts[i] times."""
     weights = np.full(len(f), 1.0 / len(f)) if counts is None else counts / counts.sum()
     (f, f_moments), (g, g_moments) = (_standardised(side, weights) for side in (f, g))
-    return RunningStatistics(Statistics(f_moments, g_moments, jnp.asarray((f.T * weights) @ g)), jnp.ones(()))
+    return RunningStatistics(
+        BatchStatistics(f_moments, g_moments, jnp.asarray((f.T * weights) @ g)), jnp.ones(())
+    )
 
 
 def squared_correlation(f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]) -> float:
@@ -114,7 +121,7 @@ class SeenIds(NamedTuple):
     def including(self, rows: np.ndarray) -> SeenIds:
         """The same with these ids seen as well."""
         seen = self.seen.copy()
-        for block in blocks(rows):
+        for block in iterate_blocks(rows):
             seen[block] = True
         return SeenIds(seen)
 
@@ -131,7 +138,9 @@ class FeatureSpan(NamedTuple):
     network: Any  # an eqx.Module with a `features` method
 
     def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
-        return excess(unexplained_share(features_of(self.network, rows, dtype), self.support), self.support)
+        return compute_excess(
+            compute_unexplained_share(features_of(self.network, rows, dtype), self.support), self.support
+        )
 
 
 def features_of(network: Any, rows: np.ndarray, dtype: str) -> Float[np.ndarray, "n h"]:
@@ -256,5 +265,5 @@ class Decomposition(BaseEstimator, metaclass=ABCMeta):
         sigma, floor, weighted = self.singular_values_, float(self.sigma_floor), bool(self.weighted_bonus)
         if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
             f, sigma = f[:, sigma > 0.0], sigma[sigma > 0.0]
-        function: Any = eqx.Partial(bonus_of, sigma=sigma, weighted=weighted, floor=floor)
+        function: Any = eqx.Partial(compute_bonus, sigma=sigma, weighted=weighted, sigma_floor=floor)
         return map_rows(function, f, "float32")

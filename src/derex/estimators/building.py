@@ -23,7 +23,7 @@ from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind
 from derex.networks.histories import Embedding, Head, HistoryNetworks
 from derex.networks.inputs import make_encoder
-from derex.networks.layers import trainable
+from derex.networks.layers import trainable_mask
 from derex.networks.recurrent import LSTM
 from derex.types import Trajectories
 
@@ -174,7 +174,7 @@ def _set_by(X: Trajectories, embedding: Embedding, spec: StreamSpec, seed: int) 
 
 @eqx.filter_jit
 def _calibrated(embedding: Embedding, observations: Any) -> Embedding:
-    return embedding.calibrated(observations)
+    return embedding.calibrate(observations)
 
 
 def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -> Any:
@@ -191,7 +191,7 @@ def own_encoder(encoder: Any, key: PRNGKeyArray, spec: StreamSpec, width: int) -
         ) from error
     if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(f"encoder: the module must return a vector of floats, got {out}.")
-    if not any(jax.tree.leaves(trainable(network))):
+    if not any(jax.tree.leaves(trainable_mask(network))):
         raise ValueError("encoder: the module has no floating-point arrays, so there is nothing to train.")
     return network
 

@@ -15,12 +15,12 @@ from derex.decomposition.statistics import (
     EPSILON,
     Moments,
     RunningStatistics,
-    initial_statistics,
+    init_statistics,
     read_statistics,
     update_statistics,
 )
 from derex.estimators.data import Source
-from derex.networks.layers import Fixed, trainable
+from derex.networks.layers import Fixed, trainable_mask
 
 CLIP = 1.0  # global gradient norm
 SMALLEST_VARIANCE = 1e-12
@@ -106,8 +106,8 @@ def optimiser() -> optax.GradientTransformation:
 @eqx.filter_jit
 def initial_state(networks: eqx.Module, k: int) -> TrainState:
     """Before the first step."""
-    params = eqx.filter(networks, trainable(networks))
-    return TrainState(networks, optimiser().init(params), initial_statistics(k), jnp.zeros((), jnp.int32))
+    params = eqx.filter(networks, trainable_mask(networks))
+    return TrainState(networks, optimiser().init(params), init_statistics(k), jnp.zeros((), jnp.int32))
 
 
 @eqx.filter_jit
@@ -115,7 +115,7 @@ def train_chunk(
     objective: Objective, source: Source, state: TrainState, items: Any, rates: Float[Array, " steps"]
 ) -> tuple[TrainState, Progress]:
     """Scan over `items`, one step each: take two halves, descend the objective, update the running statistics."""
-    params, fixed = eqx.partition(state.networks, trainable(state.networks))
+    params, fixed = eqx.partition(state.networks, trainable_mask(state.networks))
 
     def loss(params: Any, item: Any):
         networks = eqx.combine(params, fixed)

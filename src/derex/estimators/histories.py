@@ -26,9 +26,9 @@ from derex.estimators.fitting import TrainState, reading_side
 from derex.estimators.history_fitting import Watch, fit_one
 from derex.estimators.streams import StreamData, counted_rows, on_device
 from derex.estimators.trajectories import StreamSpec, check_like_fitted, check_trajectories, useful_streams
-from derex.networks.histories import HistoryNetworks, at_each_step, make_future
-from derex.networks.recurrent import Memory
-from derex.types import NO_ACTION, Trajectories, stacked
+from derex.networks.histories import HistoryNetworks, apply_per_step, make_future
+from derex.networks.recurrent import LSTMState
+from derex.types import NO_ACTION, Trajectories, stack_observations
 
 
 def one_step(
@@ -39,7 +39,7 @@ def one_step(
         isinstance(spec.outline, dict) and "list" in spec.outline
     )  # the model was fitted on lists of parts
     if isinstance(observation, list) and not parts:
-        observation = stacked("observation", observation) if observation else np.zeros(0)
+        observation = stack_observations("observation", observation) if observation else np.zeros(0)
     steps = Trajectories(
         jax.tree.map(lambda leaf: _row("observation", leaf, streams), observation),
         _row("previous_action", _actions(previous_action, streams, spec), streams),
@@ -80,7 +80,7 @@ BLOCK_STEPS = 1 << 15  # read at a time by `transform`
 class Reading(NamedTuple):
     """What one step of some streams says."""
 
-    memory: Memory
+    memory: LSTMState
     """carry it to the next `step`"""
     representation: Float[np.ndarray, "n k"]
     bonus: Float[np.ndarray, " n"]
@@ -226,12 +226,12 @@ class HistoryDeRex(Decomposition):
             )
         return self._norm(f.reshape(-1, f.shape[-1])).reshape(f.shape[:-1])
 
-    def initial_memory(self, streams: int = 1) -> Memory:
+    def initial_memory(self, streams: int = 1) -> LSTMState:
         """The memory of streams that have seen nothing yet."""
         check_is_fitted(self)
         return self._state.networks.forward.initial(check.check_integer("streams", streams, 1))
 
-    def step(self, memory: Memory, observation: Any, previous_action: Any, first: Any = None) -> Reading:
+    def step(self, memory: LSTMState, observation: Any, previous_action: Any, first: Any = None) -> Reading:
         """One more observation of each stream: the same numbers as `transform`, without the past.
 
         Args:
@@ -243,7 +243,7 @@ class HistoryDeRex(Decomposition):
         """
         check_is_fitted(self)
         width = self._state.networks.forward.width
-        if not isinstance(memory, Memory) or memory.hidden.shape[1:] != (width,):
+        if not isinstance(memory, LSTMState) or memory.hidden.shape[1:] != (width,):
             raise ValueError(
                 f"memory: expected what `initial_memory` or `step` of this model gave, {width} units wide; got "
                 f"{memory!r}."
@@ -329,9 +329,11 @@ class HistoryDeRex(Decomposition):
 
 
 @eqx.filter_jit
-def _read(networks: HistoryNetworks, trajectories: Trajectories, memory: Memory | None) -> tuple[Any, Memory]:
+def _read(
+    networks: HistoryNetworks, trajectories: Trajectories, memory: LSTMState | None
+) -> tuple[Any, LSTMState]:
     """f of every step; in full precision, so that a step alone and a batch of them agree on every device."""
     with jax.default_matmul_precision("highest"):
         embedded = networks.embed(trajectories).history
         beliefs, memory = networks.beliefs(embedded, trajectories.first, memory)
-        return at_each_step(networks.f, beliefs), memory
+        return apply_per_step(networks.f, beliefs), memory

@@ -188,10 +188,10 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Decomposition):
 
         A network's norm says nothing about inputs unlike any it was trained on. With `novelty=True` such inputs are
         recognised (by ids never seen, or features that training does not span: `derex.decomposition.bonus`) and
-        raised by up to √2 times the largest bonus in training; every other bonus, at least 99 % of the training visits
-        among them, is exactly the norm. The user's own
-        modules take part if they have a `features` method. `partial_fit` remembers ids; for networks what an earlier
-        `fit` saw stays known, and a stream alone has no guard.
+        raised: an input unlike all training data gets at least √2 times the largest training bonus. Every other bonus,
+        at least 99 % of the training visits among them, is exactly the norm. The user's own modules
+        take part if they have a `features` method. `partial_fit` remembers ids; for networks what an earlier `fit` saw
+        stays known, and a stream alone has no guard.
         """
         check_is_fitted(self)
         self._check_bonus_parameters()

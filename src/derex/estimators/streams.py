@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from derex.decomposition.statistics import Half
-from derex.networks.histories import Future, HistoryNetworks, halves_of, read_pairs
+from derex.networks.histories import Future, HistoryNetworks, read_pairs, split_halves
 from derex.types import Indexed, Trajectories
 
 CHUNK_STEPS = 100  # updates between looks at the progress
@@ -39,7 +39,7 @@ class StreamSource(eqx.Module):
     future: Future = eqx.field(static=True)
 
     def halves(self, item: Batch, networks: HistoryNetworks) -> tuple[Half, Half]:
-        return halves_of(*self.read(item, networks))
+        return split_halves(*self.read(item, networks))
 
     def read(
         self, item: Batch, networks: HistoryNetworks
@@ -87,14 +87,14 @@ class StreamData:
         """Batches of the data set's own trajectories, each once, at most `most` of them."""
         rng = np.random.default_rng([self.seed, 1 << 32])
         chosen = self.useful if len(self.useful) <= most else rng.choice(self.useful, most, replace=False)
-        phases = self.future.phases(rng, len(chosen), self.streams.shape[1])
+        phases = self.future.draw_on_host(rng, len(chosen), self.streams.shape[1])
         parts = range(0, len(chosen), self.batch_size)
         return [self._gathered(*(a[i : i + self.batch_size] for a in (chosen, phases))) for i in parts]
 
     def _draw(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([self.seed, step])
         numbers = self.useful[rng.integers(0, len(self.useful), self.batch_size)]
-        return numbers, self.future.phases(rng, self.batch_size, self.streams.shape[1])
+        return numbers, self.future.draw_on_host(rng, self.batch_size, self.streams.shape[1])
 
     def _gathered(self, numbers: np.ndarray, phases: np.ndarray) -> Batch:
         return Batch(on_device(self.streams.rows(numbers)), jnp.asarray(phases))

@@ -17,9 +17,9 @@ from derex.estimators import validation as check
 from derex.estimators.data import distinct_rows
 from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
-from derex.networks.histories import steps_left
-from derex.networks.inputs import kind_of
-from derex.types import MOST_ACTIONS, NO_ACTION, Indexed, Trajectories
+from derex.networks.histories import count_steps_left
+from derex.networks.inputs import infer_kind
+from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories
 
 LARGEST_TABLE_OF_IDS = 2**20
 
@@ -124,9 +124,9 @@ def _actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> n
         if action.ndim != 2:
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
         some = action[taken]
-        if some.size and not NO_ACTION <= some.min() <= some.max() < MOST_ACTIONS:
+        if some.size and not NO_ACTION <= some.min() <= some.max() < MAX_ACTIONS:
             raise ValueError(
-                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {MOST_ACTIONS}, got "
+                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {MAX_ACTIONS}, got "
                 f"{some.min()} to {some.max()}."
             )
         return np.where(taken, action.astype(np.int32), NO_ACTION)
@@ -212,7 +212,7 @@ def describe(X: Trajectories, n_actions: int | None, n_ids: int | None = None, n
 
 
 def _spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -> InputSpec:
-    shape, kind = leaf.shape[axes:], kind_of(leaf.shape[axes:], leaf.dtype)
+    shape, kind = leaf.shape[axes:], infer_kind(leaf.shape[axes:], leaf.dtype)
     dtype = check.device_dtype(leaf.dtype, None if kind == "vectors" else kind)
     if kind != "ids":
         return InputSpec(shape, 0, kind, dtype)
@@ -340,7 +340,7 @@ def fingerprint(X: Trajectories) -> int:
 
 def useful_streams(X: Trajectories, needs: int, k: int, name: str = "X") -> Int[np.ndarray, " n"]:
     """Numbers of the streams to draw from; there must be enough histories with that many steps of their future."""
-    left = np.asarray(steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
+    left = np.asarray(count_steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
     found, wanted = int((left >= needs).sum()), 2 * k + 2
     if found < wanted:
         longest = int(left.max())

@@ -13,7 +13,7 @@ import scipy.sparse
 from derex._text import hint
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind, count_ids
-from derex.networks.layers import blocks, trainable
+from derex.networks.layers import iterate_blocks, trainable_mask
 
 SMALLEST_REACH, FINEST = 1e-30, 1e-5  # least variation of a column, and least part of its mean
 FEWEST_ROWS = 4  # two halves of two
@@ -156,7 +156,7 @@ def _ids(name: str, array: np.ndarray) -> np.ndarray:
 
 def min_max(array: np.ndarray) -> tuple[Any, Any]:
     """Smallest and largest value, in one pass."""
-    found = [(block.min(), block.max()) for block in blocks(array)]
+    found = [(block.min(), block.max()) for block in iterate_blocks(array)]
     return min(least for least, _ in found), max(largest for _, largest in found)
 
 
@@ -207,7 +207,7 @@ CHECKS: dict[InputKind | None, Callable[[str, np.ndarray], np.ndarray]] = {
 def check_finite(name: str, array: np.ndarray) -> None:
     """No NaN or infinity anywhere, nor anything that becomes infinite in single precision."""
     start, largest = 0, np.finfo(np.float32).max
-    for block in blocks(array):
+    for block in iterate_blocks(array):
         if not (block.min() >= -largest and block.max() <= largest):  # NaN compares false
             row = start + int(np.argwhere(~(np.abs(block) <= largest))[0][0])
             raise ValueError(
@@ -219,8 +219,10 @@ def check_finite(name: str, array: np.ndarray) -> None:
 
 def check_precision(name: str, array: np.ndarray) -> None:
     """Columns whose variation single precision cannot hold, such as time stamps in seconds, are refused."""
-    mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in blocks(array))) / len(array)
-    reach = np.max([np.abs(block - mean).max(axis=0) for block in blocks(array)], axis=0)
+    mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))) / len(
+        array
+    )
+    reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(array)], axis=0)
     lost = (reach > 0.0) & ((reach < SMALLEST_REACH) | (reach < FINEST * np.abs(mean)))
     if lost.any():
         column = int(np.argmax(lost))
@@ -233,7 +235,7 @@ def check_precision(name: str, array: np.ndarray) -> None:
 def check_varies(name: str, array: np.ndarray) -> None:
     """A constant input has no decomposition."""
     first = np.asarray(array[:1])
-    if all(np.all(block == first) for block in blocks(array)):
+    if all(np.all(block == first) for block in iterate_blocks(array)):
         raise ValueError(f"{name}: every row is the same; a decomposition needs at least two different rows.")
 
 
@@ -345,7 +347,7 @@ def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
             f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
             f"{getattr(out, 'dtype', '')}."
         )
-    if not any(jax.tree.leaves(trainable(network))):
+    if not any(jax.tree.leaves(trainable_mask(network))):
         raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
 
 

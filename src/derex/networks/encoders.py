@@ -22,7 +22,7 @@ from jax import Array
 from jaxtyping import Float, Int, Num, PRNGKeyArray
 
 from derex.networks.images import Conv
-from derex.networks.layers import Fixed, Standardise, blocks, matched
+from derex.networks.layers import Fixed, Standardise, iterate_blocks, match_precision
 
 InputKind = Literal["ids", "vectors", "images"]
 
@@ -62,7 +62,7 @@ class Tabular(eqx.Module):
 def count_ids(ids: np.ndarray, size: int) -> Int[np.ndarray, " size"]:
     """How often each of the ids 0, …, size - 1 occurs, in one pass."""
     total = np.zeros(size, np.int64)
-    for block in blocks(ids):
+    for block in iterate_blocks(ids):
         total += np.bincount(block, minlength=size)
     return total
 
@@ -107,7 +107,7 @@ class MLP(eqx.Module):
         return eqx.tree_at(lambda m: m.scale, self, self.scale.prepared(rows))
 
     def features(self, x: Num[Array, " size"]) -> Float[Array, " width"]:
-        x = matched(self.scale(x), self.out.weight)
+        x = match_precision(self.scale(x), self.out.weight)
         for layer in self.hidden:
             x = jax.nn.relu(layer(x))
         return x

@@ -31,13 +31,13 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.decomposition.statistics import Half
-from derex.networks.inputs import Part, UnitScale, make_encoder, rows_of
-from derex.networks.layers import product
-from derex.networks.recurrent import LSTM, Memory
+from derex.networks.inputs import Part, UnitScale, encode_rows, make_encoder
+from derex.networks.layers import matmul
+from derex.networks.recurrent import LSTM, LSTMState
 from derex.types import Indexed, Trajectories
 
 SMALLEST_SPREAD = 1e-6
-FRESH_ACTION_SCALE = 0.3  # of random actions, which say little of the state, against observations at 1
+ACTION_SCALE = 0.3  # of random actions, which say little of the state, against observations at 1
 
 
 class Embedding(eqx.Module):
@@ -66,7 +66,7 @@ class Embedding(eqx.Module):
         self.from_action = action_scale * jax.random.normal(action_key, (choices, width))
         self.bias = jnp.zeros(width)
 
-    def calibrated(self, observations: Any) -> Embedding:
+    def calibrate(self, observations: Any) -> Embedding:
         """The same, with what observations say of mean 0 and variance 1 over these rows, as what actions say is.
 
         Frames that differ in a few pixels would otherwise hardly be heard at first.
@@ -76,34 +76,32 @@ class Embedding(eqx.Module):
         weight, bias = self.from_observation / spread, -rows.mean(axis=0) / spread
         return eqx.tree_at(lambda e: (e.from_observation, e.bias), self, (weight, bias))
 
-    def observed(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
+    def embed_observations(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
         """What the observations say; those that recur are encoded once."""
         if isinstance(observation, Indexed):
-            return product(self._encoded(observation.values), self.from_observation)[observation.index]
+            return matmul(self._encoded(observation.values), self.from_observation)[observation.index]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), observation)
-        return product(self._encoded(flat), self.from_observation).reshape(*batch, -1)
+        return matmul(self._encoded(flat), self.from_observation).reshape(*batch, -1)
 
-    def acted(self, previous_action: Array) -> Float[Array, "*batch width"]:
+    def embed_actions(self, previous_action: Array) -> Float[Array, "*batch width"]:
         """What the previous actions say: nothing where there is none."""
         if jnp.issubdtype(previous_action.dtype, jnp.integer):
             previous_action = jax.nn.one_hot(previous_action, len(self.from_action))
-        return product(previous_action, self.from_action)
+        return matmul(previous_action, self.from_action)
 
-    def joined(self, observed: Array, acted: Array | float) -> Float[Array, "*batch width"]:
+    def combine(self, observed: Array, acted: Array | float) -> Float[Array, "*batch width"]:
         """F₁ of both."""
         return jax.nn.relu(observed + acted + self.bias)
 
     def _encoded(self, observations: Any) -> Float[Array, "n size"]:
-        return rows_of(self.encoder, observations)
+        return encode_rows(self.encoder, observations)
 
 
-def fresh_embedding(
-    observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray
-) -> Embedding:
+def make_embedding(observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray) -> Embedding:
     """F₁ of an agent that has seen nothing yet: `action` numbers encode an action."""
     encoder_key, key = jax.random.split(key)
     encoder = UnitScale(make_encoder(list(observation), width, key=encoder_key))
-    return Embedding(encoder, width * len(observation), action, width, FRESH_ACTION_SCALE, key=key)
+    return Embedding(encoder, width * len(observation), action, width, ACTION_SCALE, key=key)
 
 
 class Head(eqx.Module):
@@ -141,13 +139,13 @@ class HistoryNetworks(eqx.Module):
 
     def embed(self, trajectories: Trajectories) -> Embedded:
         """F₁ of every step."""
-        observed = self.embedding.observed(trajectories.observation, trajectories.shape)
-        history = self.embedding.joined(observed, self.embedding.acted(trajectories.previous_action))
-        return Embedded(history, history if self.test_actions else self.embedding.joined(observed, 0.0))
+        observed = self.embedding.embed_observations(trajectories.observation, trajectories.shape)
+        history = self.embedding.combine(observed, self.embedding.embed_actions(trajectories.previous_action))
+        return Embedded(history, history if self.test_actions else self.embedding.combine(observed, 0.0))
 
     def beliefs(
-        self, embedded: Float[Array, "B T width"], first: Bool[Array, "B T"], memory: Memory | None = None
-    ) -> tuple[Float[Array, "B T H"], Memory]:
+        self, embedded: Float[Array, "B T width"], first: Bool[Array, "B T"], memory: LSTMState | None = None
+    ) -> tuple[Float[Array, "B T H"], LSTMState]:
         """b_t = F₂(F₁(O_0), …, F₁(O_t)) of every step, and the memory after the last."""
         memory = self.forward.initial(len(first)) if memory is None else memory
         keep = 1.0 - first.astype(embedded.dtype)
@@ -155,17 +153,17 @@ class HistoryNetworks(eqx.Module):
         return jnp.moveaxis(out, 0, 1), memory
 
 
-def at_each_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
+def apply_per_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
     """A head's outputs for all beliefs, or for all observations: a pytree of arrays (B, T, …)."""
     if not getattr(head, "reads_rows", False):
         return jax.vmap(jax.vmap(head))(inputs)
     batch = jax.tree.leaves(inputs)[0].shape[:2]
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), inputs)
-    return rows_of(head, flat).reshape(*batch, -1)
+    return encode_rows(head, flat).reshape(*batch, -1)
 
 
 @runtime_checkable
-class Readers(Protocol):
+class PairNetworks(Protocol):
     """What reads histories and futures once they are embedded; `HistoryNetworks`, or an agent's own heads."""
 
     f: Any  # belief -> (k,)
@@ -182,7 +180,7 @@ class Future(Protocol):
         """Fewest further steps of its episode that a history must have to count."""
         ...
 
-    def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
+    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         """What is random about the futures of each stream, drawn on the host."""
         ...
 
@@ -192,7 +190,7 @@ class Future(Protocol):
 
     def read(
         self,
-        networks: Readers,
+        networks: PairNetworks,
         embedded: Embedded,
         beliefs: Float[Array, "B T H"],
         left: Int[Array, "B T"],
@@ -216,18 +214,18 @@ class BoundedTests:
     def needs(self) -> int:
         return self.longest
 
-    def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
+    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return rng.integers(0, self.longest, streams).astype(np.int32)
 
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
         return jax.random.randint(key, (streams,), 0, self.longest)
 
     def read(
-        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         assert networks.reverse is not None
         backwards = read_backwards(networks.reverse, embedded.test, left, phase, self.longest)
-        return at_each_step(networks.g, backwards)
+        return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)
@@ -237,18 +235,18 @@ class TestsToEnd:
     needs: int = 1
     __test__: ClassVar[bool] = False  # not for pytest
 
-    def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
+    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return np.full(streams, steps - 1, np.int32)
 
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
         return jnp.full(streams, steps - 1, jnp.int32)
 
     def read(
-        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         assert networks.reverse is not None
         backwards = read_backwards(networks.reverse, embedded.test, left, phase, left.shape[1], stretches=1)
-        return at_each_step(networks.g, backwards)
+        return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)
@@ -257,16 +255,16 @@ class NextHistory:
 
     needs: int = 1
 
-    def phases(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
+    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
         return np.zeros(streams, np.int32)
 
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
         return jnp.zeros(streams, jnp.int32)
 
     def read(
-        self, networks: Readers, embedded: Embedded, beliefs: Array, left: Array, phase: Array
+        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
-        return at_each_step(networks.f, beliefs)
+        return apply_per_step(networks.f, beliefs)
 
 
 def make_future(tests: int | str, tied: bool) -> Future:
@@ -283,7 +281,7 @@ def make_future(tests: int | str, tied: bool) -> Future:
 
 
 def read_pairs(
-    networks: Readers,
+    networks: PairNetworks,
     future: Future,
     embedded: Embedded,
     beliefs: Float[Array, "B T H"],
@@ -291,13 +289,13 @@ def read_pairs(
     phase: Int[Array, " B"],
 ) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
     """f(h_t), g(τ_t) and whether the pair counts, for every step t but the last."""
-    left = steps_left(trajectories.first, trajectories.valid)
+    left = count_steps_left(trajectories.first, trajectories.valid)
     g = future.read(networks, embedded, beliefs, left, phase)
-    f = at_each_step(networks.f, beliefs[:, :-1])
+    f = apply_per_step(networks.f, beliefs[:, :-1])
     return f, g[:, 1:], (left[:, :-1] >= future.needs).astype(f.dtype)
 
 
-def halves_of(
+def split_halves(
     f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
 ) -> tuple[Half, Half]:
     """The first half of the streams against the second; a stream left over counts nowhere."""
@@ -307,7 +305,7 @@ def halves_of(
     return first, second
 
 
-def steps_left(first: Bool[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+def count_steps_left(first: Bool[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     """How many more steps of its episode, in its stream, follow each step; -1 in the padding."""
     last = jnp.concatenate([first[:, 1:] | ~valid[:, 1:], jnp.ones_like(first[:, :1])], axis=1)
     time = jnp.arange(first.shape[1])

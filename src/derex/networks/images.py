@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, PRNGKeyArray, UInt8
 
-from derex.networks.layers import Fixed, blocks, matched
+from derex.networks.layers import Fixed, iterate_blocks, match_precision
 
 KERNEL, STRIDE = 3, 2
 Image = Float[Array, "h w c"] | UInt8[Array, "h w c"] | Bool[Array, "h w c"]
@@ -33,11 +33,11 @@ class Convolution(eqx.Module):
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 d"]:
         # On CPUs XLA's gradient of a convolution is an order of magnitude slower than one matrix product over
         # patches; on accelerators it is the other way round.
-        out = lax.platform_dependent(image, self.weight, cpu=by_patches, default=by_convolution)
+        out = lax.platform_dependent(image, self.weight, cpu=convolve_by_patches, default=convolve)
         return jax.nn.relu(out + self.bias)
 
 
-def by_patches(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
+def convolve_by_patches(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
     """The convolution as a matrix product over the nine strided shifts of the image."""
     height, width, _ = image.shape
     h, w = -(-height // STRIDE), -(-width // STRIDE)
@@ -50,7 +50,7 @@ def by_patches(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Flo
     return jnp.concatenate(shifts, axis=-1) @ weight
 
 
-def by_convolution(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
+def convolve(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
     """The same through XLA's convolution."""
     height, width, channels = image.shape
     h, w = -(-height // STRIDE), -(-width // STRIDE)
@@ -64,7 +64,7 @@ def by_convolution(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) ->
     return out[0]
 
 
-def as_fractions(image: Image) -> Float[Array, "h w c"]:
+def scale_pixels(image: Image) -> Float[Array, "h w c"]:
     """Bytes as fractions of 255, truths as 0 and 1; other images as they are."""
     if image.dtype == jnp.bool_:
         return image.astype(jnp.float32)
@@ -99,12 +99,12 @@ class Conv(eqx.Module):
         self.out = eqx.nn.Linear(width, k, key=next(keys))
 
     def prepared(self, rows: np.ndarray) -> Conv:
-        total = sum(block.sum(axis=0, dtype=np.float64) for block in blocks(rows))
+        total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(rows))
         mean = np.asarray(total) / len(rows) / (255.0 if rows.dtype == np.uint8 else 1.0)
         return eqx.tree_at(lambda c: c.mean, self, Fixed(jnp.asarray(mean, jnp.float32)))
 
     def features(self, image: Image) -> Float[Array, " width"]:
-        x = matched(as_fractions(image) - self.mean.value, self.hidden.weight)
+        x = match_precision(scale_pixels(image) - self.mean.value, self.hidden.weight)
         for convolution in self.convolutions:
             x = convolution(x)
         return jax.nn.relu(self.hidden(x.ravel()))
@@ -118,7 +118,7 @@ FEATURES = 256
 BLOCKS = 2  # in each section
 
 
-class Same(eqx.Module):
+class SameConvolution(eqx.Module):
     """3×3 with zero padding: as many rows and columns come out."""
 
     weight: Float[Array, "3 3 channels filters"]
@@ -138,40 +138,40 @@ class Same(eqx.Module):
         return out[0] + self.bias
 
 
-class Block(eqx.Module):
+class ResidualBlock(eqx.Module):
     """x + conv(relu(conv(relu(x)))). It begins as nearly nothing, so that depth does not change the scale."""
 
-    first: Same
-    second: Same
+    first: SameConvolution
+    second: SameConvolution
 
     def __init__(self, channels: int, *, key: PRNGKeyArray):
         first_key, second_key = jax.random.split(key)
-        self.first = Same(channels, channels, key=first_key)
-        self.second = Same(channels, channels, 0.1, key=second_key)
+        self.first = SameConvolution(channels, channels, key=first_key)
+        self.second = SameConvolution(channels, channels, 0.1, key=second_key)
 
     def __call__(self, x: Float[Array, "h w c"]) -> Float[Array, "h w c"]:
         return x + self.second(jax.nn.relu(self.first(jax.nn.relu(x))))
 
 
-class Section(eqx.Module):
+class ResidualSection(eqx.Module):
     """A convolution, the largest of 3×3 at every second place, and residual blocks."""
 
-    enter: Same
-    blocks: tuple[Block, ...]
+    enter: SameConvolution
+    blocks: tuple[ResidualBlock, ...]
 
     def __init__(self, channels: int, filters: int, *, key: PRNGKeyArray):
         enter_key, *keys = jax.random.split(key, BLOCKS + 1)
-        self.enter = Same(channels, filters, key=enter_key)
-        self.blocks = tuple(Block(filters, key=part) for part in keys)
+        self.enter = SameConvolution(channels, filters, key=enter_key)
+        self.blocks = tuple(ResidualBlock(filters, key=part) for part in keys)
 
     def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 d"]:
-        x = halved(self.enter(image))
+        x = max_pool(self.enter(image))
         for block in self.blocks:
             x = block(x)
         return x
 
 
-def halved(image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 c"]:
+def max_pool(image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 c"]:
     """The largest of 3×3 at every second place."""
     lowest = np.asarray(
         -np.inf, image.dtype
@@ -179,10 +179,10 @@ def halved(image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 c"]:
     return lax.reduce_window(image, lowest, lax.max, (KERNEL, KERNEL, 1), (2, 2, 1), "SAME")
 
 
-class Residual(eqx.Module):
+class ResidualNetwork(eqx.Module):
     """Three sections and a rectified layer of 256."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[ResidualSection, ...]
     out: eqx.nn.Linear
 
     def __init__(self, shape: tuple[int, ...], features: int = FEATURES, *, key: PRNGKeyArray):
@@ -190,13 +190,13 @@ class Residual(eqx.Module):
         height, wide, depth = shape
         sections = []
         for filters, part in zip(CHANNELS, keys, strict=True):
-            sections.append(Section(depth, filters, key=part))
+            sections.append(ResidualSection(depth, filters, key=part))
             height, wide, depth = -(-height // 2), -(-wide // 2), filters
         self.sections = tuple(sections)
         self.out = eqx.nn.Linear(height * wide * depth, features, key=out_key)
 
     def __call__(self, image: Image) -> Float[Array, " features"]:
-        x = matched(as_fractions(image), self.out.weight)
+        x = match_precision(scale_pixels(image), self.out.weight)
         for section in self.sections:
             x = section(x)
         return jax.nn.relu(self.out(jax.nn.relu(x).ravel()))

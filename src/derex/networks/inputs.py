@@ -28,8 +28,8 @@ from jaxtyping import Float, Integer, Num, PRNGKeyArray, Shaped
 
 from derex.networks.encoders import MLP, InputSpec
 from derex.networks.images import Conv
-from derex.networks.layers import matched, raised
-from derex.networks.tokens import Instructions, one_hots, symbol_encoder
+from derex.networks.layers import match_precision, to_float32
+from derex.networks.tokens import Instructions, encode_one_hot, make_symbol_encoder
 from derex.types import Amount, Symbols, Words
 
 IMAGE_RANK = 3
@@ -49,7 +49,7 @@ Part = InputSpec | ByteNumbers | Symbols | Words | Amount
 _KINDS: dict[type, str] = {ByteNumbers: "bytes", Symbols: "symbols", Words: "words", Amount: "amounts"}
 
 
-def kind_of(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+def infer_kind(shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """What numbers of this shape and type are taken for: pictures have three axes, ids are single integers."""
     if len(shape) == IMAGE_RANK:
         return "images"
@@ -61,7 +61,7 @@ def part_kind(part: Part) -> str:
     return (part.kind or "vectors") if isinstance(part, InputSpec) else _KINDS[type(part)]
 
 
-def parts_of(observation: Any) -> tuple[Part, ...]:
+def describe_parts(observation: Any) -> tuple[Part, ...]:
     """The parts of an environment's observation, in the order of the tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(observation)
     if not leaves:
@@ -77,7 +77,7 @@ def _part(name: str, leaf: Any) -> Part:
     if isinstance(leaf, Amount):
         return leaf
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
-    kind = kind_of(shape, dtype)
+    kind = infer_kind(shape, dtype)
     if kind == "ids":
         raise ValueError(
             f"{name}: a single integer ({dtype}) of unknown range. If it names things, declare "
@@ -129,7 +129,7 @@ class Rectified(eqx.Module):
 
     def __call__(self, values: Shaped[Array, "*shape"]) -> Float[Array, " units"]:
         numbers = values.ravel().astype(jnp.promote_types(values.dtype, jnp.float32))
-        return jax.nn.relu(self.layer(matched(numbers, self.layer.weight)))
+        return jax.nn.relu(self.layer(match_precision(numbers, self.layer.weight)))
 
 
 class Hyperbolic(eqx.Module):
@@ -225,7 +225,7 @@ class Parts(eqx.Module):
 
     def __call__(self, observation: Any) -> Float[Array, " size"]:
         parts = zip(self.encoders, jax.tree.leaves(observation), strict=True)
-        return jnp.concatenate([raised(encoder(part)) for encoder, part in parts])
+        return jnp.concatenate([to_float32(encoder(part)) for encoder, part in parts])
 
     @property
     def reads_rows(self) -> bool:
@@ -235,7 +235,7 @@ class Parts(eqx.Module):
     def rows(self, observations: Any) -> Float[Array, "n size"]:
         """Many observations at once."""
         parts = zip(self.encoders, jax.tree.leaves(observations), strict=True)
-        return jnp.concatenate([raised(rows_of(encoder, rows)) for encoder, rows in parts], axis=-1)
+        return jnp.concatenate([to_float32(encode_rows(encoder, rows)) for encoder, rows in parts], axis=-1)
 
 
 class UnitScale(eqx.Module):
@@ -257,7 +257,7 @@ def _of_unit_scale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
     return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
 
 
-def rows_of(encoder: Any, observations: Any) -> Float[Array, "n size"]:
+def encode_rows(encoder: Any, observations: Any) -> Float[Array, "n size"]:
     """Many observations through an encoder: by its own `rows` where it has it, else one by one."""
     return encoder.rows(observations) if hasattr(encoder, "rows") else jax.vmap(encoder)(observations)
 
@@ -267,7 +267,7 @@ PARTS: dict[str, Callable[[Any, int, PRNGKeyArray], eqx.Module]] = {
     "images": lambda spec, size, key: Conv(spec.shape, size, key=key),
     "vectors": lambda spec, size, key: Vector(spec.shape, size, key=key),
     "bytes": lambda spec, size, key: Bytes(spec.shape, size, key=key),
-    "symbols": lambda spec, size, key: symbol_encoder(spec, size, key=key),
+    "symbols": lambda spec, size, key: make_symbol_encoder(spec, size, key=key),
     "words": lambda spec, size, key: Instructions(spec.buckets, size, key=key),
     "amounts": lambda spec, size, key: Amounts(spec.shape, size, key=key),
 }
@@ -281,12 +281,12 @@ def make_encoder(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Part
     return Parts(tuple(made))
 
 
-def flat_size(parts: tuple[Part, ...]) -> int:
+def compute_flat_size(parts: tuple[Part, ...]) -> int:
     """How many numbers an observation of these parts becomes."""
     return sum(_size(part) for part in parts)
 
 
-def flat_numbers(
+def flatten_observation(
     parts: tuple[Part, ...], observation: Any, axes: tuple[int, ...]
 ) -> Float[Array, "*axes size"]:
     """All parts of observations, which have these axes in front, side by side."""
@@ -303,7 +303,7 @@ def _size(part: Part) -> int:
 
 def _numbers(part: Part, values: Array) -> Array:
     if isinstance(part, Symbols):
-        return one_hots(values if part.shape else values[..., None], part.sizes)
+        return encode_one_hot(values if part.shape else values[..., None], part.sizes)
     return word_counts(values, part.buckets) if isinstance(part, Words) else values.astype(jnp.float32)
 
 

@@ -1,6 +1,6 @@
 """Matrix products in half precision: bfloat16 operands, everything between two products in single precision.
 
-A network is trained in single precision and lowered where it is read; gradients go back through the cast. What a
+A network is trained in single precision and cast where it is read; gradients go back through the cast. What a
 product takes is rounded, what is summed up from step to step (an LSTM's cell) and what is compared (losses, values,
 log-probabilities) is not. A network in single precision does exactly what it does without this module.
 
@@ -23,29 +23,29 @@ PRECISIONS = ("float32", "bfloat16")
 HALF = jnp.dtype(jnp.bfloat16)
 
 
-def lowered(module: Any, precision: str) -> Any:
+def cast_to_precision(module: Any, precision: str) -> Any:
     """The module with its trained arrays in that precision; what is `Fixed`, such as a mean, stays as it is."""
     if precision not in PRECISIONS:
         raise ValueError(f"compute: expected one of {', '.join(PRECISIONS)}; got {precision!r}.")
     if precision == "float32":
         return module
-    trained, rest = eqx.partition(module, trainable(module))
+    trained, rest = eqx.partition(module, trainable_mask(module))
     return eqx.combine(jax.tree.map(lambda leaf: leaf.astype(HALF), trained), rest)
 
 
-def matched(x: Shaped[Array, "*shape"], weight: Array) -> Shaped[Array, "*shape"]:
+def match_precision(x: Shaped[Array, "*shape"], weight: Array) -> Shaped[Array, "*shape"]:
     """x in half precision if the weight is, else as it is: a product of mixed operands would be a slow one."""
     return x.astype(HALF) if weight.dtype == HALF else x
 
 
-def raised(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def to_float32(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """x in single precision if it was in half."""
     return x.astype(jnp.float32) if x.dtype == HALF else x
 
 
-def product(x: Shaped[Array, "*rows n"], weight: Float[Array, "n m"]) -> Float[Array, "*rows m"]:
+def matmul(x: Shaped[Array, "*rows n"], weight: Float[Array, "n m"]) -> Float[Array, "*rows m"]:
     """x W, in the precision of W; never less than single precision comes out."""
-    return raised(matched(x, weight) @ weight)
+    return to_float32(match_precision(x, weight) @ weight)
 
 
 BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
@@ -57,7 +57,7 @@ class Fixed(eqx.Module):
     value: Any
 
 
-def trainable(tree: PyTree) -> PyTree:
+def trainable_mask(tree: PyTree) -> PyTree:
     """A mask over a tree of modules: floating-point arrays outside of `Fixed`."""
 
     def mask(leaf: PyTree) -> PyTree:
@@ -76,9 +76,9 @@ class Standardise(eqx.Module):
         self.mean, self.reach = Fixed(jnp.zeros(size)), Fixed(jnp.ones(size))
 
     def prepared(self, rows: np.ndarray) -> Standardise:
-        total = sum(block.sum(axis=0, dtype=np.float64) for block in blocks(rows))
+        total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(rows))
         mean = np.asarray(total) / len(rows)
-        reach = np.max([np.abs(block - mean).max(axis=0) for block in blocks(rows)], axis=0)
+        reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(rows)], axis=0)
         reach = np.where(reach > 0.0, reach, 1.0)
         fixed = tuple(Fixed(jnp.asarray(value, self.mean.value.dtype)) for value in (mean, reach))
         return eqx.tree_at(lambda s: (s.mean, s.reach), self, fixed)
@@ -87,7 +87,7 @@ class Standardise(eqx.Module):
         return (x - self.mean.value) / self.reach.value
 
 
-def blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+def iterate_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
     """The array in pieces of bounded size, for one pass over data larger than memory."""
     rows = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     return (array[i : i + rows] for i in range(0, len(array), rows))

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import Embedding, fresh_embedding
-from derex.networks.images import FEATURES, Conv, Residual
+from derex.networks.histories import Embedding, make_embedding
+from derex.networks.images import FEATURES, Conv, ResidualNetwork
 from derex.networks.inputs import UNITS, Hyperbolic, Ids, Part, Parts, Rectified, part_kind
-from derex.networks.layers import product
-from derex.networks.tokens import FlatSymbols, Instructions, SymbolGrid, symbol_encoder
+from derex.networks.layers import matmul
+from derex.networks.tokens import FlatSymbols, Instructions, SymbolGrid, make_symbol_encoder
 
 Builder = Callable[[Any, PRNGKeyArray], eqx.Module]
 
@@ -58,10 +58,10 @@ def units_for(shape: tuple[int, ...]) -> int:
 
 APPENDIX: dict[str, Builder] = {
     "ids": lambda part, key: Ids(part.n_ids, UNITS, key=key),
-    "images": lambda part, key: Residual(part.shape, key=key),
+    "images": lambda part, key: ResidualNetwork(part.shape, key=key),
     "vectors": lambda part, key: Rectified(part.shape, units_for(part.shape), key=key),
     "bytes": lambda part, key: Fractions(Rectified(part.shape, units_for(part.shape), key=key)),
-    "symbols": lambda part, key: Features(symbol_encoder(part, FEATURES, key=key)),
+    "symbols": lambda part, key: Features(make_symbol_encoder(part, FEATURES, key=key)),
     "words": lambda part, key: Instructions(part.buckets, None, key=key),
     "amounts": lambda part, key: Hyperbolic(),
 }
@@ -84,19 +84,19 @@ class AppendixEmbedding(Embedding):
         self.action_weight = jax.random.normal(action_key, (choices, UNITS))
         self.action_bias = jnp.zeros(UNITS)
 
-    def acted(self, previous_action: Array) -> Float[Array, "*batch width"]:
+    def embed_actions(self, previous_action: Array) -> Float[Array, "*batch width"]:
         if jnp.issubdtype(previous_action.dtype, jnp.integer):
             previous_action = jax.nn.one_hot(previous_action, len(self.action_weight))
-        units = jax.nn.relu(product(previous_action, self.action_weight) + self.action_bias)
-        return product(units, self.from_action)
+        units = jax.nn.relu(matmul(previous_action, self.action_weight) + self.action_bias)
+        return matmul(units, self.from_action)
 
 
-def agent_embedding(
+def make_agent_embedding(
     name: str, observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray
 ) -> Embedding:
     """F₁ of an agent that has seen nothing yet, by the name of its encoder."""
     if name == "plain":
-        return fresh_embedding(observation, action, width, key=key)
+        return make_embedding(observation, action, width, key=key)
     if name not in TABLES:
         raise ValueError(f"encoder: expected one of plain, {', '.join(TABLES)}; got {name!r}.")
     encoder_key, key = jax.random.split(key)

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.layers import matched, product
+from derex.networks.layers import match_precision, matmul
 
 GPU_UNROLL = 4
 FORGET_BIAS = 1.0  # remember by default, so that gradients reach far back from the first update
 
 
-class Memory(NamedTuple):
+class LSTMState(NamedTuple):
     """What is carried from step to step."""
 
     hidden: Float[Array, "*B H"]
@@ -67,15 +67,15 @@ class LSTM(eqx.Module):
         """Number of units H."""
         return self.state_weight.shape[0]
 
-    def initial(self, *batch: int) -> Memory:
+    def initial(self, *batch: int) -> LSTMState:
         """Nothing remembered, for each of the streams."""
-        return Memory(jnp.zeros((*batch, self.width)), jnp.zeros((*batch, self.width)))
+        return LSTMState(jnp.zeros((*batch, self.width)), jnp.zeros((*batch, self.width)))
 
     def __call__(
-        self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: Memory
-    ) -> tuple[Float[Array, "T B H"], Memory]:
+        self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: LSTMState
+    ) -> tuple[Float[Array, "T B H"], LSTMState]:
         """Outputs of all steps and the memory after the last; `keep` 0 forgets everything before that step."""
-        projected = product(inputs, self.input_weight) + self.bias
+        projected = matmul(inputs, self.input_weight) + self.bias
         outputs, memory = scan(projected, keep, self.state_weight, memory)
         return outputs + inputs if self.residual else outputs, memory
 
@@ -87,22 +87,25 @@ def unroll() -> int:
 
 @jax.custom_vjp
 def scan(
-    projected: Float[Array, "T B G"], keep: Float[Array, "T B"], weight: Float[Array, "H G"], memory: Memory
-) -> tuple[Float[Array, "T B H"], Memory]:
+    projected: Float[Array, "T B G"],
+    keep: Float[Array, "T B"],
+    weight: Float[Array, "H G"],
+    memory: LSTMState,
+) -> tuple[Float[Array, "T B H"], LSTMState]:
     """The recurrence on inputs that are already projected to the G = 4H gates."""
     (outputs, _, _), memory = _forward(projected, keep, weight, memory)
     return outputs, memory
 
 
-def _forward(projected: Array, keep: Array, weight: Array, memory: Memory):
-    def step(memory: Memory, inputs: tuple[Array, Array]):
+def _forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
+    def step(memory: LSTMState, inputs: tuple[Array, Array]):
         x, kept = inputs
-        gates = x + product(memory.hidden * kept[:, None], weight)
+        gates = x + matmul(memory.hidden * kept[:, None], weight)
         gates = _activated(gates)
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         cell = f * memory.cell * kept[:, None] + i * g
         hidden = o * jnp.tanh(cell)
-        return Memory(hidden, cell), (hidden, cell, gates)
+        return LSTMState(hidden, cell), (hidden, cell, gates)
 
     memory, outputs = jax.lax.scan(step, memory, (projected, keep), unroll=unroll())
     return outputs, memory
@@ -114,19 +117,19 @@ def _activated(gates: Float[Array, "B G"]) -> Float[Array, "B G"]:
     return jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
 
 
-def _scan_forward(projected: Array, keep: Array, weight: Array, memory: Memory):
+def _scan_forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
     (hidden, cell, gates), last = _forward(projected, keep, weight, memory)
     return (hidden, last), (keep, weight, memory, hidden, cell, gates)
 
 
-def _scan_backward(saved: tuple, gradients: tuple[Array, Memory]):
+def _scan_backward(saved: tuple, gradients: tuple[Array, LSTMState]):
     keep, weight, memory, hidden, cell, gates = saved
     d_outputs, d_last = gradients
     kept = keep[..., None]
     cell_before = jnp.concatenate([memory.cell[None], cell[:-1]]) * kept
     hidden_before = jnp.concatenate([memory.hidden[None], hidden[:-1]]) * kept
 
-    def step(carry: Memory, inputs: tuple[Array, ...]):
+    def step(carry: LSTMState, inputs: tuple[Array, ...]):
         d_output, gates, cell, cell_before, kept = inputs
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         squashed = jnp.tanh(cell)
@@ -141,11 +144,13 @@ def _scan_backward(saved: tuple, gradients: tuple[Array, Memory]):
             ],
             axis=-1,
         )
-        return Memory(product(d_gates, weight.T) * kept, d_cell * f * kept), d_gates
+        return LSTMState(matmul(d_gates, weight.T) * kept, d_cell * f * kept), d_gates
 
     inputs = (d_outputs, gates, cell, cell_before, kept)
     d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True, unroll=unroll())
-    d_weight = jnp.einsum("tbh,tbg->hg", matched(hidden_before, weight), matched(d_gates, weight))
+    d_weight = jnp.einsum(
+        "tbh,tbg->hg", match_precision(hidden_before, weight), match_precision(d_gates, weight)
+    )
     return d_gates, jnp.zeros_like(keep), d_weight, d_memory
 
 
@@ -192,7 +197,7 @@ class FeedForward(eqx.Module):
     def __call__(
         self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: tuple[()]
     ) -> tuple[Float[Array, "T B H"], tuple[()]]:
-        return jax.nn.relu(product(inputs, self.weight) + self.bias), memory
+        return jax.nn.relu(matmul(inputs, self.weight) + self.bias), memory
 
 
 CORES: dict[str, Callable[..., Any]] = {"lstm": partial(LSTM, residual=True), "feed-forward": FeedForward}

@@ -3,7 +3,7 @@
 Instructions: words embedded in 20 numbers and read by an LSTM of 64 (appendix B).
 
 An instruction stays the same through an episode, and many streams have the same one. In a batch each is therefore read
-once (`each_once`): exact, whatever recurs and however often.
+once (`encode_distinct_rows`): exact, whatever recurs and however often.
 
 Shapes: N rows, L words.
 """
@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Integer, PRNGKeyArray
 
 from derex.networks.images import Conv
-from derex.networks.layers import matched
+from derex.networks.layers import match_precision
 from derex.networks.recurrent import LSTM
 from derex.types import Symbols
 
@@ -29,7 +29,7 @@ GRID_RANK = 3
 LARGEST_FLAT = 8192  # one-hot numbers; 9 × 9 tiles of three symbols have some 2 000, 25 × 25 have 13 000
 
 
-def one_hots(values: Integer[Array, "*shape"], sizes: tuple[int, ...]) -> Float[Array, "*cells total"]:
+def encode_one_hot(values: Integer[Array, "*shape"], sizes: tuple[int, ...]) -> Float[Array, "*cells total"]:
     """The numbers of the last axis, each one-hot, side by side; one that is out of its range is all 0."""
     numbers = values.reshape(*values.shape[:-1], len(sizes)) if values.ndim else values[None]
     return jnp.concatenate([jax.nn.one_hot(numbers[..., i], n) for i, n in enumerate(sizes)], axis=-1)
@@ -57,7 +57,7 @@ class FlatSymbols(eqx.Module):
         self.out = eqx.nn.Linear(size, size, key=out_key)
 
     def features(self, values: Integer[Array, "*shape"]) -> Float[Array, " size"]:
-        active = matched(one_hots(values, self.sizes).ravel(), self.weight)
+        active = match_precision(encode_one_hot(values, self.sizes).ravel(), self.weight)
         return jax.nn.relu(active @ self.weight + self.bias)
 
     def __call__(self, values: Integer[Array, "*shape"]) -> Float[Array, " size"]:
@@ -75,13 +75,13 @@ class SymbolGrid(eqx.Module):
         self.conv = Conv((*part.shape[:-1], sum(part.sizes)), size, key=key)
 
     def features(self, values: Integer[Array, "h w m"]) -> Float[Array, " width"]:
-        return self.conv.features(one_hots(values, self.sizes))
+        return self.conv.features(encode_one_hot(values, self.sizes))
 
     def __call__(self, values: Integer[Array, "h w m"]) -> Float[Array, " size"]:
-        return self.conv(one_hots(values, self.sizes))
+        return self.conv(encode_one_hot(values, self.sizes))
 
 
-def symbol_encoder(part: Symbols, size: int, *, key: PRNGKeyArray) -> FlatSymbols | SymbolGrid:
+def make_symbol_encoder(part: Symbols, size: int, *, key: PRNGKeyArray) -> FlatSymbols | SymbolGrid:
     """Flat where that is small, by convolutions where a grid is large."""
     inputs = math.prod(part.shape[:-1]) * sum(part.sizes)
     is_large_grid = len(part.shape) == GRID_RANK and inputs > LARGEST_FLAT
@@ -94,7 +94,7 @@ FEWEST_ROWS = 128  # that are read together: fewer would not take less time
 MOST_READINGS = 16  # of a batch in which nothing recurs
 
 
-class Reader(eqx.Module):
+class InstructionLSTM(eqx.Module):
     """The state of an LSTM after the last word; nothing, all 0, of an empty instruction."""
 
     table: Float[Array, "buckets word"]
@@ -118,12 +118,12 @@ class Reader(eqx.Module):
 class Instructions(eqx.Module):
     """One instruction to `size` numbers, or to the reader's own state; `rows` reads a batch, each instruction once."""
 
-    reader: Reader
+    reader: InstructionLSTM
     out: eqx.nn.Linear | None
 
     def __init__(self, buckets: int, size: int | None, *, key: PRNGKeyArray):
         reader_key, out_key = jax.random.split(key)
-        self.reader = Reader(buckets, key=reader_key)
+        self.reader = InstructionLSTM(buckets, key=reader_key)
         self.out = None
         if size is not None:
             linear = eqx.nn.Linear(STATE, size, key=out_key)
@@ -133,13 +133,13 @@ class Instructions(eqx.Module):
         return self._said(self.reader(words[None])[0])
 
     def rows(self, words: Integer[Array, "N L"]) -> Float[Array, "N size"]:
-        return jax.vmap(self._said)(each_once(self.reader, words))
+        return jax.vmap(self._said)(encode_distinct_rows(self.reader, words))
 
     def _said(self, state: Float[Array, " state"]) -> Float[Array, " size"]:
-        return state if self.out is None else self.out(matched(state, self.out.weight))
+        return state if self.out is None else self.out(match_precision(state, self.out.weight))
 
 
-class Distinct(NamedTuple):
+class DistinctRows(NamedTuple):
     """Which rows of a batch are the same."""
 
     number: Int[Array, " N"]
@@ -149,7 +149,7 @@ class Distinct(NamedTuple):
     count: Int[Array, ""]
 
 
-def distinct(words: Integer[Array, "N L"]) -> Distinct:
+def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctRows:
     """Equal numbers only for equal rows.
 
     Rows are brought together by a hash and told apart by their words. Where different rows share a hash, equal ones may
@@ -162,16 +162,16 @@ def distinct(words: Integer[Array, "N L"]) -> Distinct:
     is_new: Bool[Array, " N"] = jnp.any(together != jnp.roll(together, 1, axis=0), axis=1).at[0].set(True)
     numbers = jnp.cumsum(is_new) - 1
     example = order[jnp.nonzero(is_new, size=len(words), fill_value=0)[0]]
-    return Distinct(jnp.zeros_like(numbers).at[order].set(numbers), example, numbers[-1] + 1)
+    return DistinctRows(jnp.zeros_like(numbers).at[order].set(numbers), example, numbers[-1] + 1)
 
 
-def rows_at_once(n: int) -> int:
+def count_rows_at_once(n: int) -> int:
     """How many of n rows are read together."""
     return min(n, max(FEWEST_ROWS, -(-n // MOST_READINGS)))
 
 
 @jax.custom_vjp
-def each_once(reader: Any, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
+def encode_distinct_rows(reader: Any, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
     """`reader(words)`, but rows that recur are read once, a part of the distinct ones at a time.
 
     How many parts there are is known only when it runs. A loop that does not know its length cannot be differentiated,
@@ -181,7 +181,7 @@ def each_once(reader: Any, words: Integer[Array, "N L"]) -> Float[Array, "N stat
 
 
 def _read(reader: Any, words: Integer[Array, "N L"]) -> tuple[Float[Array, "N state"], Any]:
-    found, size = distinct(words), rows_at_once(len(words))
+    found, size = find_distinct_rows(words), count_rows_at_once(len(words))
     states = jnp.zeros((_room(len(words)), STATE))
 
     def read(part: Array, states: Array) -> Array:
@@ -194,7 +194,7 @@ def _read(reader: Any, words: Integer[Array, "N L"]) -> tuple[Float[Array, "N st
 
 def _read_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any, None]:
     reader, words, found = saved
-    size = rows_at_once(len(words))
+    size = count_rows_at_once(len(words))
     summed = jnp.zeros((_room(len(words)), STATE)).at[found.number].add(gradient)
     trained, rest = eqx.partition(reader, eqx.is_inexact_array)
 
@@ -211,19 +211,19 @@ def _read_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any, 
     return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), total, trained), None
 
 
-each_once.defvjp(_read, _read_backward)
+encode_distinct_rows.defvjp(_read, _read_backward)
 
 
 def _room(n: int) -> int:
     """Rows for all parts, the last of which may be only partly used."""
-    return -(-n // rows_at_once(n)) * rows_at_once(n)
+    return -(-n // count_rows_at_once(n)) * count_rows_at_once(n)
 
 
-def _parts(found: Distinct, size: int) -> Int[Array, ""]:
+def _parts(found: DistinctRows, size: int) -> Int[Array, ""]:
     return (found.count + size - 1) // size
 
 
-def _examples(found: Distinct, part: Int[Array, ""], size: int) -> Int[Array, " size"]:
+def _examples(found: DistinctRows, part: Int[Array, ""], size: int) -> Int[Array, " size"]:
     room = _room(len(found.example))
     padded = jnp.pad(found.example, (0, room - len(found.example)))
     return jax.lax.dynamic_slice(padded, (part * size,), (size,))

@@ -14,7 +14,7 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import Embedded, Future, Head, at_each_step, make_future, read_pairs
+from derex.networks.histories import Embedded, Future, Head, apply_per_step, make_future, read_pairs
 from derex.networks.recurrent import LSTM
 from derex.representations.base import (
     LAMBDA_B,
@@ -116,7 +116,7 @@ class BeliefConfig:
         """Say what is rare in the unroll, by what it shows of the networks as they are."""
         seen = self.decomposition.seen(*self._pairs(state.joint, view, key))
         tracked = self.decomposition.track(state.tracked, seen)
-        f = at_each_step(state.joint.f, view.beliefs)
+        f = apply_per_step(state.joint.f, view.beliefs)
         bonus, episode = self.decomposition.bonus_of_steps(f, tracked, view.trajectories.first, state.memory)
         return state._replace(tracked=tracked, memory=episode), bonus
 

@@ -25,21 +25,21 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from derex.decomposition.bonus import bonus, ritz_bonus, whitened, whitened_sigma
+from derex.decomposition.bonus import compute_bonus, compute_ritz_bonus, whiten, whiten_sigma
 from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.statistics import (
     READING_EPSILON,
+    BatchStatistics,
     RunningStatistics,
-    Statistics,
     batch_normalise,
-    initial_statistics,
-    limited,
+    clip_outputs,
+    init_statistics,
     read_statistics,
     sigma_hat,
     standardise,
     update_statistics,
 )
-from derex.networks.histories import halves_of
+from derex.networks.histories import split_halves
 from derex.representations.base import check, check_counts, check_weights, named
 
 SMALLEST = 1e-6  # ‖f‖² that is divided by
@@ -92,7 +92,7 @@ class Correlations(NamedTuple):
 class PairStatistics(NamedTuple):
     """What one step of training shows."""
 
-    statistics: Statistics
+    statistics: BatchStatistics
     correlations: Correlations
 
 
@@ -152,13 +152,13 @@ class DecompositionConfig:
     def initial(self) -> TrackedStatistics:
         """Nothing seen."""
         none = jnp.zeros((self.k, self.k))
-        return TrackedStatistics(initial_statistics(self.k), Correlations(none, none))
+        return TrackedStatistics(init_statistics(self.k), Correlations(none, none))
 
     def estimate(
         self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
-    ) -> tuple[Float[Array, ""], Statistics]:
+    ) -> tuple[Float[Array, ""], BatchStatistics]:
         """The loss on pairs of outputs, those that count, and their statistics."""
-        estimate = self.loss(*halves_of(f, g, counted))
+        estimate = self.loss(*split_halves(f, g, counted))
         return estimate.loss, estimate.statistics
 
     def seen(
@@ -169,7 +169,7 @@ class DecompositionConfig:
         (f, f_moments), (g, g_moments) = (
             batch_normalise(outputs.reshape(-1, self.k), weights, READING_EPSILON) for outputs in (f, g)
         )
-        statistics = Statistics(f_moments, g_moments, sigma_hat(f, g, weights))
+        statistics = BatchStatistics(f_moments, g_moments, sigma_hat(f, g, weights))
         return PairStatistics(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
 
     def track(self, tracked: TrackedStatistics, seen: PairStatistics) -> TrackedStatistics:
@@ -186,10 +186,10 @@ class DecompositionConfig:
     def bonus(self, f: Float[Array, "*b k"], tracked: TrackedStatistics) -> Float[Array, "*b"]:
         """‖f‖ of the standardised features, weighted by Σ̃⁻²."""
         seen, C = self._read(tracked)
-        features = limited(standardise(f, seen.f), self.limit)
+        features = clip_outputs(standardise(f, seen.f), self.limit)
         if self.ritz:
-            return ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
-        return bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
+            return compute_ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
+        return compute_bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
 
     def begin_episodes(self, streams: int) -> Float[Array, "B k k"] | None:
         """What is kept of each stream's episode, before its first step."""
@@ -207,7 +207,7 @@ class DecompositionConfig:
         if episodes is None:
             return rare, None
         seen, C = self._read(tracked)
-        features = whitened(C.f, limited(standardise(f, seen.f), self.limit))
+        features = whiten(C.f, clip_outputs(standardise(f, seen.f), self.limit))
         new, episodes = newness(features, first, episodes, self.episodic)
         return rare * new, episodes
 
@@ -217,7 +217,7 @@ class DecompositionConfig:
         diagonal = spectrum = jnp.diag(seen.sigma)
         off = jnp.max(jnp.abs(seen.sigma - jnp.diag(diagonal)))
         if self.ritz:
-            spectrum = jnp.linalg.svd(whitened_sigma(C.f, C.g, seen.sigma), compute_uv=False)
+            spectrum = jnp.linalg.svd(whiten_sigma(C.f, C.g, seen.sigma), compute_uv=False)
         return {
             "spectrum": spectrum,
             "sigma_mean": jnp.mean(spectrum),
@@ -225,7 +225,7 @@ class DecompositionConfig:
             "off_diagonal": off,
         }
 
-    def _read(self, tracked: TrackedStatistics) -> tuple[Statistics, Correlations]:
+    def _read(self, tracked: TrackedStatistics) -> tuple[BatchStatistics, Correlations]:
         """The running means, corrected for their start at zero."""
         scale = 1.0 / jnp.maximum(tracked.running.weight, jnp.finfo(jnp.float32).tiny)
         return read_statistics(tracked.running), Correlations(

@@ -18,12 +18,12 @@ from derex.networks.histories import (
     Future,
     Head,
     HistoryNetworks,
-    at_each_step,
-    fresh_embedding,
+    apply_per_step,
+    make_embedding,
     make_future,
     read_pairs,
 )
-from derex.networks.recurrent import LSTM, Memory
+from derex.networks.recurrent import LSTM, LSTMState
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -45,7 +45,7 @@ from derex.types import Trajectories
 class HistoriesMemory(NamedTuple):
     """From unroll to unroll, of every stream."""
 
-    history: Memory
+    history: LSTMState
     episode: Float[Array, "B k k"] | None
     """where the bonus asks for what is new in an episode"""
 
@@ -54,7 +54,7 @@ class RolloutSegment(NamedTuple):
     """An unroll, and the memory of what came before it."""
 
     trajectories: Trajectories
-    before: Memory
+    before: LSTMState
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class HistoriesConfig:
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         embedding_key, forward_key, reverse_key, f_key, g_key = jax.random.split(key, 5)
         width, k = self.width, self.decomposition.k
-        embedding = fresh_embedding(sizes.observation, sizes.action, width, key=embedding_key)
+        embedding = make_embedding(sizes.observation, sizes.action, width, key=embedding_key)
         forward, reverse = (
             LSTM(width, width, residual=True, key=part) for part in (forward_key, reverse_key)
         )
@@ -133,7 +133,7 @@ class HistoriesConfig:
         pairs = read_pairs(networks, future, embedded, beliefs, trajectories, phase)
         tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*pairs))
         bonus, episode = self.decomposition.bonus_of_steps(
-            at_each_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
+            apply_per_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
         )
         return RepresentationState(None, own, tracked, HistoriesMemory(memory, episode)), bonus
 
@@ -142,8 +142,11 @@ class HistoriesConfig:
 
 
 def _beliefs_so_far(
-    networks: HistoryNetworks, history: Float[Array, "B S width"], first: Bool[Array, "B S"], before: Memory
-) -> tuple[Float[Array, "B S H"], Memory]:
+    networks: HistoryNetworks,
+    history: Float[Array, "B S width"],
+    first: Bool[Array, "B S"],
+    before: LSTMState,
+) -> tuple[Float[Array, "B S H"], LSTMState]:
     """b_t of every step of an unroll, and the memory before its last: the next unroll begins with that step."""
     beliefs, memory = networks.beliefs(history[:, :-1], first[:, :-1], before)
     last, _ = networks.beliefs(history[:, -1:], first[:, -1:], memory)

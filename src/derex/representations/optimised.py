@@ -15,7 +15,7 @@ import optax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.layers import trainable
+from derex.networks.layers import trainable_mask
 from derex.representations.base import LARGEST_COUNT, check, check_counts, check_positive
 
 ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
@@ -55,7 +55,9 @@ class OptimisedTraining:
 
     def begin(self, networks: Any) -> OptimisedNetworks:
         """Before the first step."""
-        return OptimisedNetworks(networks, self.optimiser.init(eqx.filter(networks, trainable(networks))))
+        return OptimisedNetworks(
+            networks, self.optimiser.init(eqx.filter(networks, trainable_mask(networks)))
+        )
 
     def minibatch(self, unroll: Any, key: PRNGKeyArray) -> Any:
         """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
@@ -76,7 +78,7 @@ class OptimisedTraining:
             networks, optimiser = own
             draw_key, loss_key = jax.random.split(key)
             rows = self.minibatch(unroll, draw_key)
-            trained, fixed = eqx.partition(networks, trainable(networks))
+            trained, fixed = eqx.partition(networks, trainable_mask(networks))
 
             def of_trained(trained: Any):
                 return loss(eqx.combine(trained, fixed), rows, loss_key)

@@ -17,8 +17,8 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from derex.networks.encoders import MLP
-from derex.networks.histories import at_each_step
-from derex.networks.inputs import Part, flat_numbers, flat_size
+from derex.networks.histories import apply_per_step
+from derex.networks.inputs import Part, compute_flat_size, flatten_observation
 from derex.networks.layers import Fixed
 from derex.representations.base import (
     LAMBDA_B,
@@ -83,7 +83,7 @@ class RndConfig:
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         target_key, predictor_key = jax.random.split(key)
-        size = flat_size(sizes.observation)
+        size = compute_flat_size(sizes.observation)
         target = MLP(size, self.k, width=self.width, depth=2, key=target_key)
         predictor = MLP(size, self.k, width=self.width, depth=2, key=predictor_key)
         moments = ObservationMoments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
@@ -95,7 +95,7 @@ class RndConfig:
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
         """Say what is rare in the unroll, then learn from it."""
         parts = state.own.networks.parts
-        rows = flat_numbers(parts, view.trajectories.observation, view.trajectories.shape)
+        rows = flatten_observation(parts, view.trajectories.observation, view.trajectories.shape)
         moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the unroll before
         rows = _standardised(rows, moments) if self.normalise else rows
         bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
@@ -111,7 +111,7 @@ class RndConfig:
 
 
 def _errors(networks: Distillation, rows: Float[Array, "B T size"]) -> Float[Array, "B T k"]:
-    return jnp.square(at_each_step(networks.predictor, rows) - at_each_step(networks.target.value, rows))
+    return jnp.square(apply_per_step(networks.predictor, rows) - apply_per_step(networks.target.value, rows))
 
 
 def _including(moments: ObservationMoments, rows: Float[Array, "B T size"]) -> ObservationMoments:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from derex.networks.histories import Head, at_each_step
-from derex.networks.inputs import make_encoder, rows_of
+from derex.networks.histories import Head, apply_per_step
+from derex.networks.inputs import encode_rows, make_encoder
 from derex.representations.base import (
     LAMBDA_B,
     BonusUse,
@@ -50,7 +50,7 @@ class ObservationFeatures(eqx.Module):
 
     def rows(self, observations: Any) -> Float[Array, "n k"]:
         """Many at once."""
-        return jax.vmap(self.head)(jax.nn.relu(rows_of(self.encoder, observations)))
+        return jax.vmap(self.head)(jax.nn.relu(encode_rows(self.encoder, observations)))
 
 
 class ObservationSequence(NamedTuple):
@@ -78,7 +78,7 @@ class StateNetworks(eqx.Module):
         here = jax.tree.map(lambda leaf: leaf[:, :-1], steps.observation)
         there = jax.tree.map(lambda leaf: leaf[:, 1:], steps.observation)
         counted = (~steps.first[:, 1:]).astype(jnp.float32)
-        return at_each_step(self.f, here), at_each_step(self.next, there), counted
+        return apply_per_step(self.f, here), apply_per_step(self.next, there), counted
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class StatesConfig:
         networks: Any = own.networks
         tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*networks.pairs(steps)))
         bonus, episode = self.decomposition.bonus_of_steps(
-            at_each_step(networks.f, steps.observation), tracked, steps.first, state.memory
+            apply_per_step(networks.f, steps.observation), tracked, steps.first, state.memory
         )
         return RepresentationState(None, own, tracked, episode), bonus
 

@@ -143,7 +143,7 @@ class Problem:
 
     def exact_bonus(self, k: int) -> Float[np.ndarray, " s"]:
         """The bonus of the exact truncated decomposition, with the floor on σ that the learnt one has."""
-        return exact.decompose(self.joint, k).bonus(floor=SIGMA_FLOOR)
+        return exact.decompose(self.joint, k).bonus(sigma_floor=SIGMA_FLOOR)
 
     def observations(self, encoder: str) -> np.ndarray:
         """What the encoder sees of each state: its id, its coordinates, or its picture."""

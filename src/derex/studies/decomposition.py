@@ -246,7 +246,7 @@ def _comparison(config: Study, problem: Problem, fits: list[Fitted]) -> Comparis
     for geometry in ("visitation", "counting"):
         d = exact.decompose(problem.joint, k, geometry=geometry)
         floor = SIGMA_FLOOR if geometry == "visitation" else 0.0
-        views.append(View(f"Exact, {geometry}", d.left, d.singular_values, d.bonus(floor=floor)))
+        views.append(View(f"Exact, {geometry}", d.left, d.singular_values, d.bonus(sigma_floor=floor)))
     views += [_view(f"Control: {fitted.setting.control}", fitted) for fitted in controls]
     world = problem.world
     grid = GridMap(world.map.name, tuple(world.map.rows), np.asarray(world.positions))

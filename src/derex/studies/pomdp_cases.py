@@ -80,7 +80,7 @@ def exact_spearman(state: Int[np.ndarray, "B T"], n: int, k: int) -> float:
     joint = np.asarray(exact.empirical_joint(state[:, :-1].ravel(), state[:, 1:].ravel(), n, n))
     if k >= min(np.count_nonzero(joint.sum(axis=axis)) for axis in (0, 1)):
         return float("nan")  # these visits have fewer singular functions
-    bonus = exact.decompose(joint, k).bonus(floor=SIGMA_FLOOR)
+    bonus = exact.decompose(joint, k).bonus(sigma_floor=SIGMA_FLOOR)
     return scores.bonus_rank_correlation(bonus, joint.sum(axis=1))
 
 

@@ -25,7 +25,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, make_network, parts_of
+from derex.agents.network import AgentNetwork, describe_parts, make_network
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.agents.update import Learner, combine_rewards, compute_advantages, init_learner, update_agent
@@ -86,7 +86,7 @@ class Training:
     @property
     def sizes(self) -> Sizes:
         """What the representation has to know."""
-        observation = parts_of(self.streams.spec.observation)
+        observation = describe_parts(self.streams.spec.observation)
         width = self.config.width
         return Sizes(observation, self.policy.width, width, width, self.streams.n)
 

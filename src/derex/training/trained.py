@@ -31,7 +31,7 @@ from derex.envs.interface import Environment
 from derex.envs.multitask import MultiTask, PaddedEnvironment, can_pad, observation_parts
 from derex.envs.registry import expand_tasks, is_host, make
 from derex.envs.wrappers import OBSERVATION, PreviousReward
-from derex.networks.inputs import parts_of as input_parts
+from derex.networks.inputs import describe_parts as input_parts
 from derex.report.files import read_json
 from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
 from derex.report.statistics import final_score
