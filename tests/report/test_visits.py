@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.report import visits as module
-from derex.report.visits import VisitLog, Visits, load_visits, save_visits, short_steps, visitation_figure
+from derex.report.visits import VisitLog, Visits, load_visits, save_visits, visitation_figure
 
 PLACES = np.array([[0, 0], [0, 1], [0, 1]])
 
@@ -87,13 +87,3 @@ def test_states_without_places_cannot_be_drawn(tmp_path: Path) -> None:
     log.add(10, np.ones((1, 3)), np.ones((1, 3)))
     with pytest.raises(ValueError, match="expected states with positions"):
         visitation_figure(log.visits(), tmp_path / "a.png")
-
-
-def test_short_steps() -> None:
-    assert [short_steps(steps) for steps in (0, 950, 12_345, 4.5e6, 2e9)] == [
-        "0",
-        "950",
-        "12.3k",
-        "4.5M",
-        "2B",
-    ]

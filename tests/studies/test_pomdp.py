@@ -14,8 +14,9 @@ from derex import cli
 from derex.envs import FOUR_ROOMS, GridWorld
 from derex.estimators import history_fitting as history_training
 from derex.estimators import streams
+from derex.progress import ProgressBar
 from derex.studies import pomdp as running
-from derex.studies.common import StudyProgress, claim_folder
+from derex.studies.common import claim_folder
 from derex.studies.definitions import FEW, PomdpCase, PomdpStudy, resolved
 from derex.studies.pomdp import KeptCases
 from derex.studies.pomdp_cases import evaluate, make_data
@@ -223,12 +224,12 @@ def test_an_interrupted_study_goes_on(toy, tmp_path, evaluated):
 def interrupted(study, label, update):
     """A run with Ctrl-C while the fit of this label reports this update."""
 
-    def within(self, done, steps, news):
-        if self._label.startswith(label) and done == update:
+    def report(self, done, steps, news):
+        if self.label.startswith(label) and done == update:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StudyProgress, "within", within)
+        patch.setattr(ProgressBar, "update", report)
         with pytest.raises(KeyboardInterrupt):
             running.run(study)
 

@@ -65,14 +65,16 @@ class Resume:
 
 def run(arguments: list[str]) -> int:
     """`derex train --env NAME --out DIR [options]`; the options of the method depend on which it is."""
-    from derex.training.logging import TrainProgress
+    from derex.progress import ProgressBar
+    from derex.training.logging import TrainingBar
     from derex.training.run import Stopped, train
 
     config = _config(arguments)
     steps = config.iterations * config.iteration_steps
     try:
-        with TrainProgress(f"{_brief(config.env)} {config.method}", steps, config.seeds) as progress:
-            result = train(config, progress)
+        with ProgressBar(f"{_brief(config.env)} {config.method}") as bar:
+            bar.start()
+            result = train(config, TrainingBar(bar, steps, config.seeds))
     except Stopped as stopped:
         print(f"derex: {stopped}", file=sys.stderr)
         return 0

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from sklearn.utils import check_random_state
 
 from derex.decomposition.objectives import Objective
-from derex.estimators.base import FitProgress, settled_statistics
+from derex.estimators.base import describe_progress, settled_statistics
 from derex.estimators.building import build_history_networks
 from derex.estimators.files import check_file, resumable
 from derex.estimators.fitting import (
@@ -43,6 +43,7 @@ from derex.estimators.trajectories import (
     useful_streams,
 )
 from derex.networks.histories import make_future
+from derex.progress import ProgressBar
 from derex.types import Trajectories
 
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
@@ -234,19 +235,21 @@ def _train(fits: list[Fit], watch: Watch | None) -> None:
     lead = fits[0]
     steps, done, saved = int(lead.model.steps), int(lead.state.step), time.monotonic()
     ends = np.cumsum(chunk_lengths(steps, lead.data.chunk)).tolist()
-    with FitProgress(steps, enabled=bool(lead.model.verbose)) as progress:
+    with ProgressBar("fit", enabled=bool(lead.model.verbose)) as progress:
+        progress.start()
         for start, end in pairwise([done, *(end for end in ends if end > done)]):
             rates = jnp.asarray(cosine_rates(start, end - start, steps, lead.model._learning_rate()))
             for fit, seen in zip(fits, _advance(fits, start, end, rates), strict=True):
                 fit.record(end, seen)
             news = np.mean([fit.history[-1][1:] for fit in fits], axis=0).tolist()
-            progress.update(end, *news)
+            progress.update(end, steps, describe_progress(*news))
             if watch is not None:
                 watch(end, *news)
             if lead.checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 for fit in fits:
                     fit.publish()
                 saved = time.monotonic()
+        progress.finish(f"{steps} steps")
 
 
 def _advance(fits: list[Fit], start: int, end: int, rates: Float[jax.Array, " steps"]) -> list[Progress]:

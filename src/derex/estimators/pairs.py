@@ -19,10 +19,10 @@ from derex.decomposition.statistics import read_statistics
 from derex.estimators import validation as check
 from derex.estimators.base import (
     Decomposition,
-    FitProgress,
     Guard,
     NoGuard,
     SeenIds,
+    describe_progress,
     feature_span,
     measure,
     squared_correlation,
@@ -44,6 +44,7 @@ from derex.estimators.fitting import (
     reading_side,
     train_chunk,
 )
+from derex.progress import ProgressBar
 
 OBJECTIVES = ("derex", "nested", "laplacian")
 
@@ -303,7 +304,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Decomposition):
         history, done, steps = [], 0, int(self.steps)
         lengths = chunk_lengths(steps, data.chunk)
         items = data.items(draws, 0, lengths[0])
-        with FitProgress(steps, enabled=bool(self.verbose)) as progress:
+        with ProgressBar("fit", enabled=bool(self.verbose)) as progress:
+            progress.start()
             for length, following in zip(lengths, [*lengths[1:], 0], strict=True):
                 rates = jnp.asarray(cosine_rates(done, length, steps, self._learning_rate()))
                 state, seen = train_chunk(objective, data.source, state, items, rates)
@@ -311,7 +313,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Decomposition):
                 if following:  # gathered while the device is busy
                     items = data.items(draws, done, following)
                 history.append(self._checked(done, seen))
-                progress.update(done, *history[-1][1:])
+                progress.update(done, steps, describe_progress(*history[-1][1:]))
+            progress.finish(f"{steps} steps  {describe_progress(*history[-1][1:])}")
         return state, history
 
     def _default_rate(self) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from derex._text import hint
+from derex.progress import short_count
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.data import Curve, Table
 from derex.report.page import table_section, write_page
@@ -32,7 +33,6 @@ from derex.report.statistics import (
     stratified,
     tasks_of,
 )
-from derex.report.visits import short_steps
 
 Label = Literal["method", "folder"]
 
@@ -208,7 +208,7 @@ def notes_on(groups: Sequence[Group]) -> list[str]:
                 f"{group.copies} left out; --label folder keeps them apart."
             )
         if len(set(group.reached)) > 1:
-            low, high = (short_steps(step) for step in (min(group.reached), max(group.reached)))
+            low, high = (short_count(step) for step in (min(group.reached), max(group.reached)))
             notes.append(
                 f"{name}: its runs have come to between {low} and {high} steps; beyond, fewer seeds count."
             )
@@ -257,10 +257,10 @@ def _row(env: str, groups: Sequence[Group], metric: str) -> list[str]:
 def _steps_text(runs: Sequence[RunLog]) -> str:
     """How far the runs have come, and how far they were to go where they are not there yet."""
     reached = [(run.lines[-1]["step"], run.config.get("steps") or 0) for run in runs]
-    text = short_steps(max(step for step, _ in reached))
+    text = short_count(max(step for step, _ in reached))
     if all(step >= planned for step, planned in reached):
         return text
-    return f"{text} of {short_steps(max(planned for _, planned in reached))}"
+    return f"{text} of {short_count(max(planned for _, planned in reached))}"
 
 
 def _score_text(score: Interval) -> str:

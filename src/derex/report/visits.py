@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from derex.progress import short_count
 from derex.report import panels as palette
 from derex.report.data import GridMap
 from derex.report.figures import figure_title, new_figure, save
@@ -113,14 +114,6 @@ def load_visits(path: str | Path) -> Visits:
     return Visits(header["name"], tuple(header["seeds"]), **arrays)
 
 
-def short_steps(steps: float | int | np.integer) -> str:
-    """950, 12.3k, 4.5M."""
-    for unit, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if steps >= unit:
-            return f"{steps / unit:.3g}{suffix}"
-    return f"{steps:.3g}"
-
-
 def _joined(
     first: tuple[int, np.ndarray, np.ndarray], second: tuple[int, np.ndarray, np.ndarray]
 ) -> tuple[int, np.ndarray, np.ndarray]:
@@ -163,7 +156,7 @@ def visitation_figure(visits: Visits, path: str | Path, parts: int = PARTS) -> P
     for (values, stops, name), panels in zip(rows, axes, strict=True):
         for number, ax in enumerate(panels):
             image = draw_map(ax, grid, values[number], stops)
-            span = f"to step {short_steps(merged.steps[number])}"
+            span = f"to step {short_count(merged.steps[number])}"
             heading(ax, f"{name} {span}" if number == 0 else span)
         _bar(figure, panels[-1] if _is_flat(grid) else panels[0], image, name)
     seeds = f"{len(visits.seeds)} seeds together" if len(visits.seeds) > 1 else f"seed {visits.seeds[0]}"

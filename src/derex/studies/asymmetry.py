@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from derex.decomposition import exact
 from derex.envs import GridWorld, one_way_doors, random_rooms
+from derex.progress import ProgressBar
 from derex.report import (
     Curve,
     Table,
@@ -23,7 +24,6 @@ from derex.report.statistics import interval
 from derex.studies.common import (
     Problem,
     Setting,
-    StudyProgress,
     StudyResult,
     claim_folder,
     fit,
@@ -61,7 +61,7 @@ def run(study: AsymmetryStudy) -> StudyResult:
     claim_folder(study.out, study.name)
     config = resolved(study)
     rows: list[dict[str, Any]] = []
-    with StudyProgress("derex reproduce asymmetry", len(config.doors) * config.seeds) as progress:
+    with ProgressBar("derex reproduce asymmetry", len(config.doors) * config.seeds) as progress:
         for doors in config.doors:
             for seed in range(config.seeds):
                 progress.start(f"{doors} one-way doors, maze {seed}")

@@ -12,6 +12,7 @@ import numpy as np
 from derex.decomposition import exact
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.envs import frames
+from derex.progress import ProgressBar
 from derex.report import (
     Comparison,
     GridMap,
@@ -34,7 +35,6 @@ from derex.studies.common import (
     Fitted,
     Problem,
     Setting,
-    StudyProgress,
     StudyResult,
     claim_folder,
     fit_and_score,
@@ -180,7 +180,7 @@ def run(study: Study) -> StudyResult:
     cells = QUICK if study.quick else config.grid
     settings = [Setting(*cell) for cell in cells]
     total = len(config.maps) * config.seeds * len(settings) + 1
-    with StudyProgress(f"derex reproduce {study.name}", total) as progress:
+    with ProgressBar(f"derex reproduce {study.name}", total) as progress:
         first = make_problem(config.maps[0], 0, config.transitions)
         figure = _fit(config, first, Setting(*FIGURE), 0, progress)
         rows, pictured = _sweep(config, settings, first, progress)
@@ -198,7 +198,7 @@ def run(study: Study) -> StudyResult:
 
 
 def _sweep(
-    config: Study, settings: list[Setting], first: Problem, progress: StudyProgress
+    config: Study, settings: list[Setting], first: Problem, progress: ProgressBar
 ) -> tuple[list[dict[str, Any]], list[Fitted]]:
     """Every map, seed and setting; also the fits of the first problem that are pictured."""
     rows: list[dict[str, Any]] = []
@@ -210,7 +210,7 @@ def _sweep(
             )
             for setting in settings:
                 if setting.k > problem.largest_k():  # this data has fewer singular functions
-                    progress.skip()
+                    progress.finish()
                     continue
                 fitted = _fit(config, problem, setting, seed, progress)
                 rows.append(_row(problem, setting, seed, fitted))
@@ -219,7 +219,7 @@ def _sweep(
     return rows, pictured
 
 
-def _fit(config: Study, problem: Problem, setting: Setting, seed: int, progress: StudyProgress) -> Fitted:
+def _fit(config: Study, problem: Problem, setting: Setting, seed: int, progress: ProgressBar) -> Fitted:
     progress.start(f"{problem.name}, {setting.label}, seed {seed}")
     fitted = fit_and_score(problem, config.encoder, setting, seed, steps=config.steps)
     progress.finish(f"energy {fitted.scores['captured_energy']:.4f}")

@@ -20,11 +20,11 @@ from jaxtyping import Float
 
 from derex._text import to_plain
 from derex._version import __version__
+from derex.progress import short_count
 from derex.report import Curve, Section, Table, image_section, table_section, text_section, write_page
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.files import read_json, write_atomically
 from derex.report.statistics import Interval, Lines, final_score, interval_words, over_seeds
-from derex.report.visits import short_steps
 from derex.studies.common import UNFINISHED
 from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
 from derex.training.config import TrainConfig
@@ -205,11 +205,11 @@ def table_row(entry: dict[str, Any]) -> tuple[str, ...]:
         entry["label"],
         text,
         "–" if worst is None else number(worst["final"], 2),
-        "–" if solved is None else short_steps(solved),
+        "–" if solved is None else short_count(solved),
         number(entry["sigma_mean"], 3),
         number(entry["off_diagonal"], 3),
         number(entry["bonus_rank_correlation"], 2),
-        short_steps(entry["steps_per_second"]),
+        short_count(entry["steps_per_second"]),
         number(entry["overhead"], 2),
     )
 
@@ -281,7 +281,7 @@ def write_report(study: ExplorationStudy, summaries: list[dict[str, Any]], faile
         *_maps(study, summaries),
     ]
     size = (
-        f"{study.seeds} seed{'s' if study.seeds > 1 else ''}, {short_steps(study.steps)} steps each, {study.streams} "
+        f"{study.seeds} seed{'s' if study.seeds > 1 else ''}, {short_count(study.steps)} steps each, {study.streams} "
         f"streams, layers of {study.width} units, {study.k} features."
     )
     lead = HOW_TO_READ + (_QUICK if study.quick else "")

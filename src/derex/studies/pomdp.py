@@ -15,8 +15,9 @@ from typing import Any
 from derex._text import to_plain
 from derex._version import __version__
 from derex.estimators import HistoryDeRex
+from derex.progress import ProgressBar
 from derex.report.files import DamagedError, read_npz, write_atomically, write_npz
-from derex.studies.common import UNFINISHED, StudyProgress, StudyResult, claim_folder, write_metrics
+from derex.studies.common import UNFINISHED, StudyResult, claim_folder, write_metrics
 from derex.studies.definitions import PomdpCase, PomdpStudy, resolved
 from derex.studies.pomdp_cases import Outcome, evaluate
 from derex.studies.pomdp_report import summarise, terminal_table, write_report
@@ -88,7 +89,7 @@ def run(study: PomdpStudy) -> StudyResult:
     _check(config)
     claim_folder(study.out, study.name)
     kept, outcomes = KeptCases(config), {}
-    with StudyProgress("derex reproduce pomdp", len(config.cases())) as progress:
+    with ProgressBar("derex reproduce pomdp", len(config.cases())) as progress:
         for group in config.groups():
             outcomes |= _group(config, group, kept, progress)
     rows = [_row(case, outcomes[case]) for case in config.cases()]
@@ -100,19 +101,19 @@ def run(study: PomdpStudy) -> StudyResult:
 
 
 def _group(
-    config: PomdpStudy, group: list[PomdpCase], kept: KeptCases, progress: StudyProgress
+    config: PomdpStudy, group: list[PomdpCase], kept: KeptCases, progress: ProgressBar
 ) -> dict[PomdpCase, Outcome]:
     """The seeds of one setting: those that are not done are trained side by side."""
     outcomes = {case: found for case in group if (found := kept.get(case)) is not None}
     left = [case for case in group if case not in outcomes]
     for _ in outcomes:
-        progress.skip()
+        progress.finish()
     if not left:
         return outcomes
     progress.start(left[0].label + (f", {len(left)} seeds" if len(left) > 1 else ""))
 
     def watch(done: int, loss: float, trace: float, off_diagonal: float) -> None:
-        progress.within(done, left[0].steps(config), f"tr Σ̃ {trace:.2f}, off-diagonal {off_diagonal:.3f}")
+        progress.update(done, left[0].steps(config), f"tr Σ̃ {trace:.2f}, off-diagonal {off_diagonal:.3f}")
 
     for case, outcome in evaluate(config, left, [kept.checkpoint(case) for case in left], watch):
         kept.put(case, outcome)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from derex.decomposition.scores import auroc
+from derex.progress import ProgressBar
 from derex.report import (
     Comparison,
     GridMap,
@@ -24,7 +25,6 @@ from derex.report.statistics import interval
 from derex.studies.common import (
     Problem,
     Setting,
-    StudyProgress,
     StudyResult,
     claim_folder,
     fit,
@@ -61,7 +61,7 @@ def run(study: UnseenStudy) -> StudyResult:
         for seed in range(config.seeds)
     ]
     rows, pictures = [], {}
-    with StudyProgress("derex reproduce unseen", len(cases)) as progress:
+    with ProgressBar("derex reproduce unseen", len(cases)) as progress:
         for encoder, objective, room, seed in cases:
             progress.start(f"{encoder}, {objective}, without room {room}, seed {seed}")
             problem = make_problem("four-rooms", seed, config.transitions, closed_room=room)

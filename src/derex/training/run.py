@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from derex.envs.host import WorkerFailed
+from derex.progress import ProgressBar
 from derex.report.runs import read_lines
 from derex.report.statistics import final_score
 from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
@@ -40,7 +41,7 @@ from derex.training.folder import (
     read_metrics,
 )
 from derex.training.learner import check_streams, data_mesh, placed
-from derex.training.logging import Noting, Progress, check_loggers, make_loggers
+from derex.training.logging import TrainingBar, TrainingProgress, check_loggers, make_loggers
 from derex.training.metrics import VisitFile, check_skips, lines_of, read
 from derex.training.preflight import (
     Plan,
@@ -107,7 +108,7 @@ class TrainResult:
     """whether there was nothing left to do"""
 
 
-def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
+def train(config: TrainConfig, progress: TrainingProgress | None = None) -> TrainResult:
     """Train all seeds side by side; writes metrics, config, checkpoints and visits into `config.out` as it goes.
 
     A folder that holds this run already is gone on with: from its last good checkpoint, for as many steps as are
@@ -125,11 +126,13 @@ def train(config: TrainConfig, progress: Progress | None = None) -> TrainResult:
     """
     if config.deterministic:
         require_determinism()
+    if progress is None:
+        progress = TrainingBar(ProgressBar("", enabled=False), int(config.steps))
     with memory_named():
         return _train(config, progress)
 
 
-def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
+def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
     size = _rehearse(config)
     check_memory(size)
     check_loggers(config.loggers)
@@ -151,7 +154,7 @@ def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
         check_disk(config.out, size)
         carry_out(plan)
         with StopRequest() as stop, one_blas_thread():
-            return _Run(plan, progress or NullProgress(), say, stop).run_to_end()
+            return _Run(plan, progress, say, stop).run_to_end()
 
 
 def _rehearse(config: TrainConfig) -> int:
@@ -171,7 +174,7 @@ def _rehearse(config: TrainConfig) -> int:
 class _Run:
     """The state of all seeds on their way to the end of the run."""
 
-    def __init__(self, plan: Plan, progress: Progress, say: Callable[[str], None], stop: StopRequest):
+    def __init__(self, plan: Plan, progress: TrainingProgress, say: Callable[[str], None], stop: StopRequest):
         self.config, self.progress, self.say, self.stop = plan.config, progress, say, stop
         self.training = make_training(self.config)
         self.loop = make_loop(self.training, self.config, self._note)
@@ -377,20 +380,6 @@ def _earlier_result(plan: Plan) -> TrainResult:
     return TrainResult(plan.config.out, tuple(final), scores_of(lines), 0.0, seconds, 0.0, True)
 
 
-def _notifier(progress: Progress | None) -> Callable[[str], None]:
-    """How a message gets to whoever watches; nobody: it is in events.jsonl alone."""
-    if progress is None:
-        return lambda text: None
-    if isinstance(progress, Noting):
-        return progress.noted
-    return lambda text: print(f"derex: {text}", file=sys.stderr, flush=True)
-
-
-class NullProgress:
-    """Is told everything and says nothing."""
-
-    def compiled(self, seconds: float) -> None: ...
-
-    def advanced(self, step: int, rate: float) -> None: ...
-
-    def logged(self, lines: list[dict[str, Any]]) -> None: ...
+def _notifier(progress: TrainingProgress) -> Callable[[str], None]:
+    """Where messages go: to `progress.noted`, else to stderr."""
+    return getattr(progress, "noted", lambda text: print(f"derex: {text}", file=sys.stderr, flush=True))
