@@ -336,5 +336,5 @@ def test_an_environment_of_ones_own():
         make("jax:nowhere:Task")
     with pytest.raises(ValueError, match=r"could not be imported .* no attribute 'Cash'"):
         make("jax:derex.envs.diagnostic:Cash")
-    with pytest.raises(ValueError, match="gave a dict, expected an environment with spec"):
+    with pytest.raises(ValueError, match=r"jax:builtins:dict.*dict.*reset\(key\)"):
         make("jax:builtins:dict")

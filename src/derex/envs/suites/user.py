@@ -5,6 +5,7 @@ Its module is looked for beside the user too, as `python file.py` would find it.
 
 import importlib
 
+from derex.envs.checks import check_environment
 from derex.envs.interface import Environment
 from derex.envs.suites.common import beside_user
 
@@ -22,11 +23,10 @@ def make(name: str) -> Environment:
             f"name: 'jax:{name}' could not be imported as package.module:Class: {error}."
         ) from error
     env = build()
-    if not isinstance(env, Environment):
-        raise ValueError(
-            f"name: 'jax:{name}' gave a {type(env).__name__}, expected an environment with spec, reset(key) and "
-            f"step(state, action, key); see docs/environments.md."
-        )
+    try:
+        check_environment(env)
+    except ValueError as error:
+        raise ValueError(f"env: 'jax:{name}' cannot be used. {error}") from error
     return env
 
 
