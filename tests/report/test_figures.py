@@ -18,8 +18,8 @@ from derex.report import (
     Comparison,
     Curve,
     GridMap,
+    RepresentationView,
     Table,
-    View,
     curves_figure,
     four_panels,
     from_dict,
@@ -32,7 +32,7 @@ from derex.report import (
     spectrum_figure,
     to_dict,
 )
-from derex.report.files import DamagedError
+from derex.report.files import DamagedFileError
 from derex.report.panels import bonus_panel, normalise, rarity_panel, representation_panel, visitation_panel
 
 WORLD = GridWorld(FOUR_ROOMS)
@@ -54,7 +54,7 @@ def comparison() -> Comparison:
     views = []
     for label, geometry in (("exact visitation", "visitation"), ("exact counting", "counting")):
         exact = decompose(A, 8, geometry)
-        views.append(View(label, exact.left, exact.singular_values, exact.bonus()))
+        views.append(RepresentationView(label, exact.left, exact.singular_values, exact.bonus()))
     return Comparison("Four rooms", GRID, A.sum(axis=1), tuple(views))
 
 
@@ -65,7 +65,7 @@ def with_gaps(comparison: Comparison) -> Comparison:
     view = comparison.views[0]
     bonus, features = view.bonus.copy(), view.representation.copy()
     bonus[d == 0], bonus[3], features[5] = np.inf, np.nan, np.nan
-    return Comparison("gaps", GRID, d, (View("gaps", features, view.singular_values, bonus),))
+    return Comparison("gaps", GRID, d, (RepresentationView("gaps", features, view.singular_values, bonus),))
 
 
 def assert_shows_something(path: Path, size: tuple[int, int] | None = None) -> None:
@@ -184,7 +184,7 @@ def test_figures_stand_gaps_and_flat_values(comparison, tmp_path):
     gaps = with_gaps(comparison)
     assert_shows_something(four_panels(gaps, tmp_path / "gaps.png", scale="log"))
     n = GRID.n
-    flat = View("flat", np.zeros((n, 1)), np.zeros(1), np.full(n, np.inf))
+    flat = RepresentationView("flat", np.zeros((n, 1)), np.zeros(1), np.full(n, np.inf))
     constant = Comparison("flat", GRID, np.full(n, 1 / n), (flat,))
     assert_shows_something(geometries_figure(constant, tmp_path / "flat.png"))
     assert_shows_something(four_panels(constant, tmp_path / "flat4.png", scale="log"))
@@ -240,11 +240,11 @@ def test_damaged_files_are_told_from_others(comparison, tmp_path, length):
     path = save_comparison(tmp_path / "c.npz", comparison)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(
-        DamagedError, match=r"path: .*c.npz is damaged, or no file of `save_comparison`: it is not"
+        DamagedFileError, match=r"path: .*c.npz is damaged, or no file of `save_comparison`: it is not"
     ):
         load_comparison(path)
     path.write_text("some text")
-    with pytest.raises(DamagedError, match=r"is damaged.*Write it again\.$"):
+    with pytest.raises(DamagedFileError, match=r"is damaged.*Write it again\.$"):
         load_comparison(path)
     with pytest.raises(FileNotFoundError):
         load_comparison(tmp_path / "absent.npz")
@@ -259,9 +259,9 @@ def test_errors_name_the_argument(comparison):
     with pytest.raises(ValueError, match="rows"):
         GridMap("m", ("..", "."), np.array([[0, 0]]))
     with pytest.raises(ValueError, match="singular_values"):
-        View("v", np.zeros((3, 2)), np.zeros(3), np.zeros(3))
+        RepresentationView("v", np.zeros((3, 2)), np.zeros(3), np.zeros(3))
     with pytest.raises(ValueError, match="bonus"):
-        View("v", np.zeros((3, 2)), np.zeros(2), np.zeros(2))
+        RepresentationView("v", np.zeros((3, 2)), np.zeros(2), np.zeros(2))
     with pytest.raises(ValueError, match="d: expected finite"):
         Comparison("c", GRID, -comparison.d, (view,))
     with pytest.raises(ValueError, match="labels must differ"):

@@ -14,9 +14,9 @@ from derex.report import (
     Comparison,
     Curve,
     GridMap,
+    RepresentationView,
     Section,
     Table,
-    View,
     curves_section,
     explorer_section,
     four_panels,
@@ -33,10 +33,10 @@ NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quot
 
 def small(label: str = "learnt") -> Comparison:
     grid = GridMap("tiny", ("####", "#..#", "####"), np.array([[1, 1], [1, 2]]))
-    view = View(
+    view = RepresentationView(
         label, np.array([[0.125, np.nan], [-8.0, 2.0]]), np.array([0.9, 0.25]), np.array([1.5, np.inf])
     )
-    other = View("exact", np.array([[1.0], [-1.0]]), np.array([0.5]), np.array([2.0, 3.0]))
+    other = RepresentationView("exact", np.array([[1.0], [-1.0]]), np.array([0.5]), np.array([2.0, 3.0]))
     return Comparison(f"Map of {label}", grid, np.array([0.75, 0.25]), (view, other))
 
 
@@ -169,7 +169,10 @@ def test_explorer_of_many_states_stays_small(tmp_path):
     n, k = 1000, 64
     grid = GridMap("big", ("." * 50,) * 20, np.argwhere(np.ones((20, 50))))
     rng = np.random.default_rng(0)
-    views = [View(str(i), rng.normal(size=(n, k)), np.linspace(1, 0, k), rng.random(n)) for i in range(5)]
+    views = [
+        RepresentationView(str(i), rng.normal(size=(n, k)), np.linspace(1, 0, k), rng.random(n))
+        for i in range(5)
+    ]
     text = written(tmp_path, [explorer_section(Comparison("big", grid, np.full(n, 1 / n), tuple(views)))])
     (payload,) = Reader(text).payloads
     assert len(payload["views"][4]["features"]) == 16

@@ -1,7 +1,6 @@
 """The study of exploration, tiny: its grid, what it writes, what it keeps, and its numbers from hand-made lines."""
 
 import json
-import math
 import re
 import shutil
 from dataclasses import asdict, fields, replace
@@ -27,7 +26,6 @@ from derex.studies.exploration_report import (
     Run,
     column,
     final,
-    mean_over_seeds,
     panels_of,
     steps_until_solved,
     summarise,
@@ -322,27 +320,6 @@ def made(successes, **numbers):
         for t, row in enumerate(successes)
         for seed, value in enumerate(row)
     ]
-
-
-def test_bootstrap_of_the_mean():
-    values = np.array([0.0, 0.0, 1.0, 1.0, 1.0])
-    mean, low, high = mean_over_seeds(values)
-    assert mean == pytest.approx(0.6)
-    # A resample has binomial(5, 0.6) ones: at most 0 in 1.0 %, at most 1 in 8.7 %, all five in 7.8 %.
-    assert (low, high) == (pytest.approx(0.2), pytest.approx(1.0))
-    assert mean_over_seeds(values) == mean_over_seeds(values)
-    spread = np.random.default_rng(1).normal(size=400)
-    mean, low, high = mean_over_seeds(spread)
-    expected = 1.96 * spread.std() / 20  # large samples: the normal interval
-    assert (mean - low, high - mean) == (pytest.approx(expected, rel=0.1), pytest.approx(expected, rel=0.1))
-
-
-def test_few_seeds_have_their_range_and_none_has_nothing():
-    assert mean_over_seeds(np.array([0.25, 0.75])) == (0.5, 0.25, 0.75)
-    assert mean_over_seeds(np.array([0.25])) == (0.25, 0.25, 0.25)
-    assert mean_over_seeds(np.array([np.nan, 0.5])) == (0.5, 0.5, 0.5)
-    assert all(math.isnan(value) for value in mean_over_seeds(np.array([np.nan, np.nan])))
-    assert mean_over_seeds(np.full(5, 0.5)) == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from derex.report import load_comparison
-from derex.report.statistics import interval
 from derex.studies.asymmetry import make_maze, value_error
 from derex.studies.asymmetry import run as run_asymmetry
 from derex.studies.common import Setting, claim_folder, fit_and_score, make_problem, named_map
@@ -142,24 +141,6 @@ def test_value_error_is_zero_for_features_that_span_the_values():
 def test_mazes_have_the_doors_that_were_asked_for():
     rows = "".join(make_maze(AsymmetryStudy(transitions=1000), 12, 0).world.map.rows)
     assert sum(rows.count(arrow) for arrow in "<>^v") == 12
-
-
-def test_interval_is_students():
-    mean, low, high = interval([1.0, 2.0, 3.0])
-    assert mean == 2.0
-    assert high - mean == pytest.approx(4.302653 / np.sqrt(3))  # t quantile at two degrees of freedom, s = 1
-    assert mean - low == pytest.approx(high - mean)
-    assert interval([2.0]) == (2.0, 2.0, 2.0)
-    with pytest.raises(ValueError, match="at least one"):
-        interval([])
-
-
-def test_interval_covers_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    covered = [
-        low <= 0.0 <= high for _, low, high in (interval(rng.normal(size=3).tolist()) for _ in range(2000))
-    ]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
 
 
 def test_quick_keeps_what_the_user_chose(tmp_path):

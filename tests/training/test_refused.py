@@ -20,7 +20,7 @@ from derex import load_agent
 from derex._text import to_plain
 from derex.agents.config import AgentConfig
 from derex.cli import main
-from derex.report.files import DamagedError
+from derex.report.files import DamagedFileError
 from derex.representations import Representation
 from derex.representations.base import no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
@@ -323,7 +323,7 @@ def test_results_that_would_have_no_place(
 def test_an_exported_agent_without_its_parameters(run: Path, tmp_path: Path) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
     (tmp_path / "model" / "agent.safetensors").unlink()
-    with pytest.raises(DamagedError, match="is damaged"):
+    with pytest.raises(DamagedFileError, match="is damaged"):
         load_agent(tmp_path / "model")
 
 

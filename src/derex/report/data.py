@@ -85,7 +85,7 @@ class GridMap:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class RepresentationView:
     """One decomposition of the experience: learnt, exact, or a control.
 
     Attributes:
@@ -135,7 +135,7 @@ class Comparison:
     title: str
     map: GridMap
     d: np.ndarray
-    views: tuple[View, ...]
+    views: tuple[RepresentationView, ...]
     frame: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class Comparison:
         if not (np.all(np.isfinite(self.d)) and np.all(self.d >= 0)):
             raise ValueError("d: expected finite, non-negative frequencies.")
         if not self.views:
-            raise ValueError("views: expected at least one View.")
+            raise ValueError("views: expected at least one RepresentationView.")
         for view in self.views:
             if len(view.bonus) != n:
                 raise ValueError(f"views: {view.label!r} has {len(view.bonus)} states, the map has {n}.")
@@ -157,7 +157,7 @@ class Comparison:
         if self.frame is not None:
             set_field(self, "frame", _frame(self.frame))
 
-    def view(self, label: str | None = None) -> View:
+    def view(self, label: str | None = None) -> RepresentationView:
         """The view of that label; the first one for None."""
         if label is None:
             return self.views[0]
@@ -166,7 +166,7 @@ class Comparison:
                 return view
         raise ValueError(f"view: expected one of {[view.label for view in self.views]}, got {label!r}.")
 
-    def spearman(self, view: View) -> float:
+    def spearman(self, view: RepresentationView) -> float:
         """Rank correlation of a view's bonus with 1/d over visited states; NaN when undefined."""
         visited = self.d > 0
         return spearman(view.bonus[visited], -self.d[visited])
@@ -250,7 +250,7 @@ def from_dict(kind: type, values: Mapping[str, Any]) -> Any:
     """The record of type `kind` that `to_dict` wrote.
 
     Args:
-        kind: GridMap, View, Comparison, Curve or Table.
+        kind: GridMap, RepresentationView, Comparison, Curve or Table.
         values: what `to_dict` returned, possibly read from JSON.
     """
     arguments = dict(values)
@@ -259,7 +259,7 @@ def from_dict(kind: type, values: Mapping[str, Any]) -> Any:
         raise ValueError(f"values: {kind.__name__} has no fields {sorted(unknown)}.")
     if kind is Comparison:
         arguments["map"] = from_dict(GridMap, arguments["map"])
-        arguments["views"] = tuple(from_dict(View, view) for view in arguments["views"])
+        arguments["views"] = tuple(from_dict(RepresentationView, view) for view in arguments["views"])
         if arguments.get("frame") is not None:
             arguments["frame"] = np.array(arguments["frame"], dtype=np.uint8)
     for name in ("rows", "columns"):
@@ -291,7 +291,7 @@ def load_comparison(path: str | Path) -> Comparison:
     """Reads what `save_comparison` wrote. Nothing is unpickled, so a file from elsewhere can run no code."""
     header, arrays = read_npz(path, "save_comparison")
     views = [
-        View(
+        RepresentationView(
             label,
             *(arrays[f"view{number}_{name}"] for name in ("representation", "singular_values", "bonus")),
         )

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from derex.report import panels as palette
-from derex.report.data import Comparison, Curve, View
+from derex.report.data import Comparison, Curve, RepresentationView
 from derex.report.files import write_atomically
 from derex.report.panels import (
     LABEL_SIZE,
@@ -203,7 +203,7 @@ def curves_figure(
     return save(figure, path)
 
 
-def _draw(ax: Axes, number: int, comparison: Comparison, view: View, scale: Scale) -> None:
+def _draw(ax: Axes, number: int, comparison: Comparison, view: RepresentationView, scale: Scale) -> None:
     """Panel A, B, C or D, by its number."""
     letter = "ABCD"[number]
     if number == 0:
@@ -241,7 +241,7 @@ def _legend(ax: Axes) -> None:
     )  # fmt: skip
 
 
-def _title(comparison: Comparison, view: View) -> str:
+def _title(comparison: Comparison, view: RepresentationView) -> str:
     return comparison.title if len(comparison.views) == 1 else f"{comparison.title} · {view.label}"
 
 

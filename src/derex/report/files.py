@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class DamagedError(ValueError):
+class DamagedFileError(ValueError):
     """A file that is not, or not all of, what its writer wrote."""
 
 
@@ -104,7 +104,7 @@ def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, n
         writer: the function that should have written it, for the error's text.
 
     Raises:
-        DamagedError: the file is cut short, changed, or of somebody else.
+        DamagedFileError: the file is cut short, changed, or of somebody else.
     """
     with open(path, "rb") as opened:  # a file that cannot be read at all is another matter
         try:
@@ -119,7 +119,7 @@ def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, n
             if not isinstance(header, dict):
                 raise ValueError("its header is not a table")
         except Exception as error:  # a damaged archive can fail in any way
-            raise DamagedError(
+            raise DamagedFileError(
                 f"path: {path} is damaged, or no file of `{writer}`: {error}. Write it again."
             ) from error
     return header, arrays

@@ -23,15 +23,14 @@ from derex.report.panels import VIEW_COLOURS
 from derex.report.runs import RunLog
 from derex.report.statistics import (
     LAST_PERCENT,
-    NOTHING,
     Interval,
     Lines,
+    bootstrap_intervals,
+    describe_interval,
     final_score,
-    interval_words,
-    number,
-    over_seeds,
-    stratified,
-    tasks_of,
+    get_number,
+    get_tasks,
+    stratified_interval,
 )
 
 Label = Literal["method", "folder"]
@@ -112,12 +111,12 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
         runs: all of them; those without the task are left out.
         task: its name, or "all" for each.
     """
-    known = _distinct(name for run in runs for line in run.lines for name in tasks_of(line))
+    known = _distinct(name for run in runs for line in run.lines for name in get_tasks(line))
     if task not in known and (task != EVERYWHERE or not known):
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
         raise ValueError(f"task: no run has {task!r}.{hint(task, known)} {there}.")
     wanted = known if task == EVERYWHERE else [task]
-    sets = {run.env for run in runs if any(map(tasks_of, run.lines))}
+    sets = {run.env for run in runs if any(map(get_tasks, run.lines))}
     found = []
     for name in wanted:
         for run in runs:
@@ -131,7 +130,7 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
 
 def _with_task(lines: Lines, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The lines that have the task, and what they say of it."""
-    return [(line, tasks_of(line)[name]) for line in lines if name in tasks_of(line)]
+    return [(line, get_tasks(line)[name]) for line in lines if name in get_tasks(line)]
 
 
 def check_metric(runs: Sequence[RunLog], metric: str) -> None:
@@ -155,14 +154,14 @@ def check_metric(runs: Sequence[RunLog], metric: str) -> None:
 def curve_of(group: Group, metric: str) -> Curve:
     """Interquartile mean over the group's seeds and its interval, up to the last line of the run that came farthest."""
     seeds = [
-        ([line["step"] for line in lines], [number(line, metric) for line in lines])
+        ([line["step"] for line in lines], [get_number(line, metric) for line in lines])
         for run in group.runs
         for lines in _by_seed(run.lines)
     ]
     steps = np.unique(np.concatenate([np.asarray(at, np.float64) for at, _ in seeds]))
     values = np.stack([_on(steps, np.asarray(at, np.float64), np.asarray(of)) for at, of in seeds], axis=1)
     steps, values = _thinned(steps, values)
-    return Curve(group.label, steps, *over_seeds(values))
+    return Curve(group.label, steps, *bootstrap_intervals(values))
 
 
 def panels_of(groups: Sequence[Group], metric: str) -> list[CurvePanel]:
@@ -224,7 +223,7 @@ def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
     if path.suffix == ".png":
         return learning_figure(panels, path, STEPS)
     most = max(len(group.finals(metric)) for group in groups)
-    caption = f"Interquartile mean; the band is {interval_words(most)}. Click a name in the legend to hide its line."
+    caption = f"Interquartile mean; the band is {describe_interval(most)}. Click a name in the legend to hide its line."
     columns = tuple(name.format(metric) for name in COLUMNS)
     scores = Table(
         "Final scores",
@@ -242,7 +241,7 @@ def _row(env: str, groups: Sequence[Group], metric: str) -> list[str]:
     finals = [group.finals(metric) for group in groups]
     known = np.concatenate(finals)
     known = known[np.isfinite(known)]
-    score = stratified(finals)
+    score = stratified_interval(finals)
     return [
         env,
         groups[0].label,
@@ -264,7 +263,7 @@ def _steps_text(runs: Sequence[RunLog]) -> str:
 
 
 def _score_text(score: Interval) -> str:
-    return "–" if score is NOTHING else f"{score.value:.4g} [{score.low:.4g}, {score.high:.4g}]"
+    return "–" if np.isnan(score.value) else f"{score.value:.4g} [{score.low:.4g}, {score.high:.4g}]"
 
 
 def _on(

@@ -19,7 +19,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as MatplotlibPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from derex.report.data import Comparison, Curve, GridMap, View
+from derex.report.data import Comparison, Curve, GridMap, RepresentationView
 
 VIEW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6fdf", "#b08b00", "#3ba7dd", "#6b7280")
 """Lines and marks of views and curves, in their order (after Okabe and Ito; readable on white and black)."""
@@ -180,7 +180,10 @@ def reference_panel(ax: Axes, grid: GridMap) -> AxesImage:
 
 
 def representation_panel(
-    ax: Axes, comparison: Comparison, view: View | None = None, features: tuple[int, int] = (0, 1)
+    ax: Axes,
+    comparison: Comparison,
+    view: RepresentationView | None = None,
+    features: tuple[int, int] = (0, 1),
 ) -> None:
     """Figure 2 C: states at their first two features, in the reference colours.
 
@@ -210,7 +213,7 @@ def representation_panel(
     ax.margins(0.06)
 
 
-def bonus_panel(ax: Axes, comparison: Comparison, view: View | None = None) -> AxesImage:
+def bonus_panel(ax: Axes, comparison: Comparison, view: RepresentationView | None = None) -> AxesImage:
     """Figure 2 D: the bonus of every state, scaled to [0, 1]; darker is lower.
 
     States whose bonus is not finite are hatched.
@@ -219,7 +222,7 @@ def bonus_panel(ax: Axes, comparison: Comparison, view: View | None = None) -> A
     return draw_map(ax, comparison.map, normalise(view.bonus), BONUS_STOPS)
 
 
-def rarity_panel(ax: Axes, comparison: Comparison, view: View, colour: str) -> None:
+def rarity_panel(ax: Axes, comparison: Comparison, view: RepresentationView, colour: str) -> None:
     """The bonus against 1/d(s), one point for each visited state; log axes where values allow them."""
     shown = (comparison.d > 0) & np.isfinite(view.bonus)
     rarity, bonus = 1 / comparison.d[shown], view.bonus[shown]
@@ -232,7 +235,7 @@ def rarity_panel(ax: Axes, comparison: Comparison, view: View, colour: str) -> N
     ax.set_box_aspect(1)
 
 
-def spectrum_panel(ax: Axes, views: Sequence[View], colours: Sequence[str]) -> None:
+def spectrum_panel(ax: Axes, views: Sequence[RepresentationView], colours: Sequence[str]) -> None:
     """Singular values by their index, one line for each view."""
     for view, colour in zip(views, colours, strict=True):
         index = np.arange(1, view.k + 1)
@@ -270,7 +273,7 @@ def draw_map(ax: Axes, grid: GridMap, values: np.ndarray, stops: Sequence[str]) 
     return image
 
 
-def features_of(view: View, features: tuple[int, int]) -> np.ndarray:
+def features_of(view: RepresentationView, features: tuple[int, int]) -> np.ndarray:
     """(n, 2) the two features; the second is 0 when there is only one."""
     for feature in features:
         if not 0 <= feature < max(view.k, 2):

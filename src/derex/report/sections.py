@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from derex.report import panels as palette
-from derex.report.data import Comparison, Curve, GridMap, View
+from derex.report.data import Comparison, Curve, GridMap, RepresentationView
 from derex.report.history_data import BeliefTrack, HistoryCloud, same_map
 from derex.report.page import (
     BELIEF,
@@ -98,7 +98,9 @@ def spectrum_section(comparison: Comparison, title: str = "", caption: str = "")
     return _chart(heading, traces, "index i", "singular value σ<sub>i</sub>", caption)
 
 
-def _view_payload(comparison: Comparison, view: View, colour: str, max_features: int) -> dict[str, Any]:
+def _view_payload(
+    comparison: Comparison, view: RepresentationView, colour: str, max_features: int
+) -> dict[str, Any]:
     return {
         "label": view.label,
         "colour": colour,

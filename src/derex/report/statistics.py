@@ -1,6 +1,16 @@
-"""Means over seeds with intervals.
+"""Scores of runs, and the interval reported with each number.
 
-Scores of runs from the lines of metrics.jsonl: final scores, interquartile means, bootstrap intervals over seeds.
+Each kind of number has one interval, at 95 % unless told otherwise:
+
+- *Student-t* for means of few independent numbers of one kind: scores of fits over seeds, returns over episodes
+  (`mean_interval`). With three to five values a percentile bootstrap is only their range and covers too little.
+- *Wilson* for proportions, such as the share of episodes that succeed (`proportion_interval`). It stays within [0, 1]
+  and has positive width where all succeed.
+- *Percentile bootstrap over seeds* for learning curves and final scores of agents (`bootstrap_intervals`), of the
+  interquartile mean (IQM) as in Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+  Precipice". Returns of agents are skewed and bounded; the bootstrap stays within the range of the seeds, which a t
+  interval does not. With few seeds it is too narrow; with fewer than `FEW_SEEDS` it is the range of the seeds.
+  Resamples are the same in every call, so bands are smooth over steps and figures are reproducible.
 
 Shapes: T steps, N seeds, R resamples.
 """
@@ -12,51 +22,131 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from scipy import stats
 
-
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and its Student-t interval over independent runs; one run has no interval, so both ends are the value.
-
-    Seeds are few: a percentile bootstrap of three values is just their range, and covers far less than it says.
-    """
-    data = np.asarray(values, np.float64)
-    if data.size == 0:
-        raise ValueError("values: expected at least one, got none.")
-    mean = float(data.mean())
-    if data.size == 1:
-        return mean, mean, mean
-    margin = float(stats.t.ppf((1 + level) / 2, data.size - 1) * data.std(ddof=1) / np.sqrt(data.size))
-    return mean, mean - margin, mean + margin
-
-
+LEVEL = 0.95
 LAST_PERCENT = 2.0  # of the steps of a run: the paper's final score is the mean over these
 RESAMPLES = 2000
+FEW_SEEDS = 3
 OF_EPISODES = ("return", "success", "episode_length", "human_normalised")
-FEW_SEEDS = 3  # with fewer, an interval is from the least to the greatest
 
 Lines = Sequence[dict[str, Any]]
 
 
 class Interval(NamedTuple):
-    """A number over seeds, and how far it can be trusted."""
+    """A number and the ends of its interval."""
 
     value: float
     low: float
     high: float
 
 
-NOTHING = Interval(math.nan, math.nan, math.nan)
+def mean_interval(
+    values: Sequence[float] | Float[np.ndarray, " N"], level: float = LEVEL, ends_of_one: float | None = None
+) -> Interval:
+    """Computes the mean of independent values and its Student-t interval.
+
+    Args:
+        values: at least one.
+        level: coverage of the interval.
+        ends_of_one: both ends where there is a single value, which has no interval; None: the value itself.
+    """
+    data = np.asarray(values, np.float64)
+    if data.size == 0:
+        raise ValueError("values: expected at least one, got none.")
+    mean = float(data.mean())
+    if data.size == 1:
+        end = mean if ends_of_one is None else ends_of_one
+        return Interval(mean, end, end)
+    margin = float(stats.t.ppf((1 + level) / 2, data.size - 1) * data.std(ddof=1) / np.sqrt(data.size))
+    return Interval(mean, mean - margin, mean + margin)
+
+
+def proportion_interval(successes: Bool[np.ndarray, " N"], level: float = LEVEL) -> Interval:
+    """Computes the share of successes and its Wilson interval."""
+    test = stats.binomtest(int(np.sum(successes)), len(successes))
+    low, high = test.proportion_ci(level, method="wilson")
+    return Interval(float(np.mean(successes)), float(low), float(high))
+
+
+def interquartile_mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray, "*rest"]:
+    """Computes the mean of the middle half along the last axis, without the ⌊N/4⌋ values at each end."""
+    return np.asarray(stats.trim_mean(values, 0.25, axis=-1))
+
+
+def bootstrap_intervals(
+    values: Float[np.ndarray, "T N"], level: float = LEVEL, trimmed: bool = True
+) -> Float[np.ndarray, "3 T"]:
+    """Computes the interquartile mean over seeds of each row, and its percentile bootstrap interval.
+
+    Args:
+        values: one column for each seed; NaN are left out.
+        level: coverage of the intervals.
+        trimmed: whether to use the interquartile mean; otherwise the mean of all seeds.
+
+    Returns:
+        Rows of value, low end and high end; NaN where a row has no finite value.
+    """
+    average = interquartile_mean if trimmed else _mean
+    result = np.full((3, len(values)), np.nan)
+    counts = np.isfinite(values).sum(axis=1)
+    for seeds in np.unique(counts[counts > 0]):
+        rows = counts == seeds
+        known = np.sort(values[rows], axis=1)[:, :seeds]  # NaN last
+        result[0, rows] = average(known)
+        if seeds < FEW_SEEDS:
+            result[1:, rows] = known[:, 0], known[:, -1]
+        else:
+            resampled = average(_resample(known, np.random.default_rng(0)))
+            result[1:, rows] = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=1)
+    return result
+
+
+def bootstrap_interval(
+    values: Float[np.ndarray, " N"], level: float = LEVEL, trimmed: bool = True
+) -> Interval:
+    """Computes `bootstrap_intervals` of one row."""
+    return Interval(*bootstrap_intervals(values[None], level, trimmed)[:, 0].tolist())
+
+
+def stratified_interval(strata: Sequence[Float[np.ndarray, " _"]], level: float = LEVEL) -> Interval:
+    """Computes the interquartile mean over all seeds of all tasks, and its stratified bootstrap interval.
+
+    Seeds are resampled within each task, so every resample has as many runs of each task as there are, and hard and
+    easy tasks keep their weights. NaN ends and value where no score is finite.
+    """
+    known = [np.sort(values[np.isfinite(values)]) for values in strata]
+    known = [values for values in known if len(values)]
+    if len(known) < 2:
+        return bootstrap_interval(known[0] if known else np.full(1, np.nan), level)
+    rng = np.random.default_rng(0)
+    resampled = np.concatenate([_resample(values, rng) for values in known], axis=1)
+    low, high = np.quantile(interquartile_mean(resampled), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(interquartile_mean(np.concatenate(known))), float(low), float(high))
+
+
+def describe_interval(seeds: int) -> str:
+    """Says what a bootstrap interval over this many seeds is."""
+    if seeds == 1:
+        return "missing, since there is one seed"
+    return "the range of the seeds" if seeds < FEW_SEEDS else "the 95 % bootstrap interval over seeds"
 
 
 def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERCENT) -> dict[int, float]:
-    """The mean of each seed over the last steps of the run: 2 % of them, as the paper reports scores.
+    """Computes the mean of each seed over the last steps of the run: 2 % of them, as the paper reports scores.
 
-    A line counts where the interval that it stands for ends there; with fewer than fifty lines that is the last one
-    alone. Means over episodes count by their number: a line in which few episodes of a task ended, those that are
-    short, says little of it. Of several tasks it is the mean over them. Lines without the number (no episode had
-    ended) are left out; NaN for a seed that has none.
+    A line counts if the log interval it ends is among them; with fewer than fifty lines only the last one counts.
+    Means over episodes are weighted by the number of episodes, since a line in which only a few short episodes ended
+    says little. With several tasks the score is the mean over tasks. Lines without the metric are left out.
+
+    Args:
+        lines: of metrics.jsonl, each with a `step` and a `seed`.
+        metric: the number to average.
+        percent: of the steps to average over.
+
+    Returns:
+        The score of each seed; NaN for a seed without one.
     """
     if not lines:
         return {}
@@ -66,105 +156,44 @@ def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERC
     return {seed: _score([line for line in ending if line["seed"] == seed], metric) for seed in seeds}
 
 
-def _score(lines: Lines, metric: str) -> float:
-    """The mean over lines of one seed, or over its tasks."""
-    if metric not in OF_EPISODES:
-        return _mean_of([number(line, metric) for line in lines])
-    tasks = list(dict.fromkeys(name for line in lines for name in tasks_of(line)))
-    if not tasks:
-        return _mean_of([number(line, metric) for line in lines], [_episodes(line) for line in lines])
-    each = [[tasks_of(line)[name] for line in lines if name in tasks_of(line)] for name in tasks]
-    return _mean_of([_score(of_task, metric) for of_task in each])
-
-
-def tasks_of(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The numbers of each task; of a line that somebody edited, those that are some."""
+def get_tasks(line: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the metrics of each task in a line; entries that are not objects are left out."""
     tasks = line.get("tasks")
     return {name: of for name, of in tasks.items() if isinstance(of, dict)} if isinstance(tasks, dict) else {}
 
 
-def _episodes(line: dict[str, Any]) -> float:
-    """How many a line is the mean over; 1 where it does not say."""
-    episodes = number(line, "episodes")
-    return episodes if episodes > 0 else 1.0
-
-
-def number(line: dict[str, Any], metric: str) -> float:
-    """One number of a line; NaN where it has none."""
+def get_number(line: dict[str, Any], metric: str) -> float:
+    """Returns one number of a line; NaN if it has none."""
     value = line.get(metric)
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def interquartile_mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray, "*rest"]:
-    """The mean of the middle half along the last axis: ⌊N/4⌋ values are left out at each end."""
-    kept = np.sort(values, axis=-1)[..., _middle(values.shape[-1])]
-    return np.asarray(kept.mean(axis=-1))
+def _score(lines: Lines, metric: str) -> float:
+    """Averages lines of one seed, or its tasks."""
+    values = [get_number(line, metric) for line in lines]
+    if metric not in OF_EPISODES:
+        return _finite_mean(values, [1.0] * len(values))
+    tasks = list(dict.fromkeys(name for line in lines for name in get_tasks(line)))
+    if not tasks:
+        episodes = [get_number(line, "episodes") for line in lines]
+        return _finite_mean(values, [count if count > 0 else 1.0 for count in episodes])
+    each = [[get_tasks(line)[name] for line in lines if name in get_tasks(line)] for name in tasks]
+    return _finite_mean([_score(of_task, metric) for of_task in each], [1.0] * len(each))
 
 
-def over_seeds(
-    values: Float[np.ndarray, "T N"], level: float = 0.95, trimmed: bool = True
-) -> Float[np.ndarray, "3 T"]:
-    """Interquartile mean over seeds of each row, and the ends of its percentile bootstrap; NaN are left out.
-
-    Not `trimmed`, it is the mean of all. Unlike a t interval, that of numbers between 0 and 1 stays between them. The
-    resamples are the same for all rows and each time, so that bands are smooth and pictures can be made again. With few
-    seeds the interval is rather too narrow; with fewer than three it is their range.
-    """
-    result = np.full((3, len(values)), np.nan)
-    ordered = np.sort(values, axis=1)  # NaN last
-    counts = np.isfinite(values).sum(axis=1)
-    for seeds in np.unique(counts[counts > 0]):
-        rows = np.flatnonzero(counts == seeds)
-        known = ordered[rows, :seeds]
-        middle = _middle(int(seeds)) if trimmed else slice(None)
-        result[0, rows] = known[:, middle].mean(axis=-1)
-        if seeds < FEW_SEEDS:
-            result[1:, rows] = known[:, 0], known[:, -1]
-        else:
-            chosen = _resamples(int(seeds), np.random.default_rng(0))[:, middle]
-            resampled = known[:, chosen].mean(axis=-1)
-            result[1:, rows] = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    return result
-
-
-def stratified(strata: Sequence[Float[np.ndarray, " _"]], level: float = 0.95) -> Interval:
-    """Interquartile mean over all seeds of all tasks, and its bootstrap, which draws anew within each task alone.
-
-    So every resample has as many runs of each task as there are: hard and easy tasks keep their weights.
-    """
-    known = [np.sort(values[np.isfinite(values)]) for values in strata]
-    known = [values for values in known if len(values)]
-    if not known:
-        return NOTHING
-    if len(known) == 1:
-        return Interval(*over_seeds(known[0][None], level)[:, 0].tolist())
-    rng = np.random.default_rng(0)
-    resampled = np.concatenate([values[_resamples(len(values), rng)] for values in known], axis=1)
-    low, high = np.quantile(interquartile_mean(resampled), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(interquartile_mean(np.concatenate(known))), float(low), float(high))
-
-
-def interval_words(seeds: int) -> str:
-    """What an interval over so many seeds is."""
-    if seeds == 1:
-        return "missing, since there is one seed"
-    return "the range of the seeds" if seeds < FEW_SEEDS else "the 95 % bootstrap interval over seeds"
-
-
-def _resamples(seeds: int, rng: np.random.Generator) -> Int[np.ndarray, "R N"]:
-    """Places drawn with replacement, each row in order: what is taken at them from sorted values is sorted."""
-    return np.sort(rng.integers(0, seeds, size=(RESAMPLES, seeds)), axis=1)
-
-
-def _middle(count: int) -> slice:
-    return slice(count // 4, count - count // 4)
-
-
-def _mean_of(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Of those that are numbers."""
-    known = [
-        (value, weight)
-        for value, weight in zip(values, weights or [1.0] * len(values), strict=True)
-        if math.isfinite(value)
-    ]
+def _finite_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted mean of the finite values; NaN if there are none."""
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value)]
     return math.fsum(v * w for v, w in known) / math.fsum(w for _, w in known) if known else math.nan
+
+
+def _mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray, "*rest"]:
+    return values.mean(axis=-1)
+
+
+def _resample(
+    values: Float[np.ndarray, "*rest N"], rng: np.random.Generator
+) -> Float[np.ndarray, "*rest R N"]:
+    """Draws seeds with replacement, the same ones for all rows."""
+    count = values.shape[-1]
+    return values[..., rng.integers(0, count, size=(RESAMPLES, count))]

@@ -20,7 +20,7 @@ from derex.report import (
     text_section,
     write_page,
 )
-from derex.report.statistics import interval
+from derex.report.statistics import mean_interval
 from derex.studies.common import (
     Problem,
     Setting,
@@ -117,13 +117,13 @@ def _summary(config: AsymmetryStudy, rows: list[dict[str, Any]]) -> list[dict[st
     for doors in config.doors:
         entry: dict[str, Any] = {"doors": doors}
         for method in LABELS:
-            entry[method] = interval(_of(rows, method, doors))
+            entry[method] = mean_interval(_of(rows, method, doors))
         for name, (worse, better) in {
             "excess": ("laplacian", "derex"),
             "excess_exact": ("exact-laplacian", "exact-svd"),
         }.items():
             pairs = zip(_of(rows, worse, doors), _of(rows, better, doors), strict=True)
-            entry[name] = interval([a - b for a, b in pairs])
+            entry[name] = mean_interval([a - b for a, b in pairs])
         summary.append(entry)
     return summary
 
@@ -151,7 +151,7 @@ def _report(
 ) -> Path:
     curves = []
     for method, label in LABELS.items():
-        points = np.array([interval(_of(rows, method, doors)) for doors in config.doors])
+        points = np.array([mean_interval(_of(rows, method, doors)) for doors in config.doors])
         curves.append(Curve(label, np.array(config.doors, float), points[:, 0], points[:, 1], points[:, 2]))
     title = f"k = {config.k}, γ = {config.gamma}, {config.seeds} mazes"
     picture = curves_figure(curves, config.out / "asymmetry.png", DOORS_LABEL, ERROR_LABEL, title)

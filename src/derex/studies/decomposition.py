@@ -16,8 +16,8 @@ from derex.progress import ProgressBar
 from derex.report import (
     Comparison,
     GridMap,
+    RepresentationView,
     Table,
-    View,
     explorer_section,
     four_panels,
     geometries_figure,
@@ -30,7 +30,7 @@ from derex.report import (
     text_section,
     write_page,
 )
-from derex.report.statistics import interval
+from derex.report.statistics import mean_interval
 from derex.studies.common import (
     Fitted,
     Problem,
@@ -81,7 +81,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }  # fmt: skip
         for score in SCORES:
             values = [member[score] for member in members]
-            mean, low, high = interval(values)
+            mean, low, high = mean_interval(values)
             entry[score] = {"mean": mean, "low": low, "high": high, "min": min(values), "max": max(values)}
         gaps = [member["spearman"] - member["spearman_exact"] for member in members]
         entry["spearman_gap"] = {"mean": sum(gaps) / len(gaps), "min": min(gaps)}
@@ -246,7 +246,9 @@ def _comparison(config: Study, problem: Problem, fits: list[Fitted]) -> Comparis
     for geometry in ("visitation", "counting"):
         d = exact.decompose(problem.joint, k, geometry=geometry)
         floor = SIGMA_FLOOR if geometry == "visitation" else 0.0
-        views.append(View(f"Exact, {geometry}", d.left, d.singular_values, d.bonus(sigma_floor=floor)))
+        views.append(
+            RepresentationView(f"Exact, {geometry}", d.left, d.singular_values, d.bonus(sigma_floor=floor))
+        )
     views += [_view(f"Control: {fitted.setting.control}", fitted) for fitted in controls]
     world = problem.world
     grid = GridMap(world.map.name, tuple(world.map.rows), np.asarray(world.positions))
@@ -254,5 +256,7 @@ def _comparison(config: Study, problem: Problem, fits: list[Fitted]) -> Comparis
     return Comparison(f"{world.map.name}, k = {k}", grid, problem.d, tuple(views), frame)
 
 
-def _view(label: str, fitted: Fitted) -> View:
-    return View(label, fitted.f.astype(np.float64), fitted.singular_values, fitted.bonus.astype(np.float64))
+def _view(label: str, fitted: Fitted) -> RepresentationView:
+    return RepresentationView(
+        label, fitted.f.astype(np.float64), fitted.singular_values, fitted.bonus.astype(np.float64)
+    )

@@ -24,7 +24,13 @@ from derex.progress import short_count
 from derex.report import Curve, Section, Table, image_section, table_section, text_section, write_page
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.files import read_json, write_atomically
-from derex.report.statistics import Interval, Lines, final_score, interval_words, over_seeds
+from derex.report.statistics import (
+    Lines,
+    bootstrap_interval,
+    bootstrap_intervals,
+    describe_interval,
+    final_score,
+)
 from derex.studies.common import UNFINISHED
 from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
 from derex.training.config import TrainConfig
@@ -111,11 +117,6 @@ def _note(path: Path) -> None:
 SOLVED, SOLVED_LINES = 0.9, 3
 
 
-def mean_over_seeds(values: Float[np.ndarray, " N"]) -> Interval:
-    """Of success, which is often 0 or 1: an interquartile mean would hide the seeds that fail."""
-    return Interval(*over_seeds(values[None], trimmed=False)[:, 0].tolist())
-
-
 def column(lines: Lines, name: str) -> Float[np.ndarray, "T N"]:
     """One number of all lines; NaN where there is none."""
     steps = sorted({line["step"] for line in lines})
@@ -156,7 +157,8 @@ def summarise(case: ExplorationCase, run: Run) -> dict[str, Any]:
     lines, steps = run.lines, steps_of(run.lines)
     measure = "success" if np.isfinite(column(lines, "success")).any() else "return"
     values = column(lines, measure)
-    means, low, high = over_seeds(values, trimmed=False)
+    # Success is often 0 or 1: an interquartile mean would hide the seeds that fail.
+    means, low, high = bootstrap_intervals(values, trimmed=False)
     ends, seeds = final(lines, measure), seeds_of(lines)
     worst = int(np.nanargmin(ends)) if np.isfinite(ends).any() else None
     numbers = {
@@ -166,7 +168,8 @@ def summarise(case: ExplorationCase, run: Run) -> dict[str, Any]:
     }
     summary = {
         "env": case.env, "method": case.method, "form": case.form, "label": case.label, "run": f"runs/{case.name}",
-        "seeds": len(seeds), "measure": measure, "final": mean_over_seeds(ends)._asdict(), "final_of_seeds": ends,
+        "seeds": len(seeds), "measure": measure,
+        "final": bootstrap_interval(ends, trimmed=False)._asdict(), "final_of_seeds": ends,
         "worst_seed": None if worst is None else {"seed": seeds[worst], "final": ends[worst]},
         "steps_until_solved": steps_until_solved(steps, means) if measure == "success" else None,
         **{name: _mean(of_seeds) for name, of_seeds in numbers.items()},
@@ -266,7 +269,7 @@ def write_report(study: ExplorationStudy, summaries: list[dict[str, Any]], faile
     """curves.png and report.html."""
     panels = panels_of(study, summaries)
     learning_figure(panels, study.out / "curves.png", STEPS)
-    interval = interval_words(study.seeds)
+    interval = describe_interval(study.seeds)
     caption = f"Mean over seeds; the band is {interval}. Click a name in the legend to hide its line."
     table = Table(
         "Numbers",

@@ -16,7 +16,7 @@ from derex._text import to_plain
 from derex._version import __version__
 from derex.estimators import HistoryDeRex
 from derex.progress import ProgressBar
-from derex.report.files import DamagedError, read_npz, write_atomically, write_npz
+from derex.report.files import DamagedFileError, read_npz, write_atomically, write_npz
 from derex.studies.common import UNFINISHED, StudyResult, claim_folder, write_metrics
 from derex.studies.definitions import PomdpCase, PomdpStudy, resolved
 from derex.studies.pomdp_cases import Outcome, evaluate
@@ -56,7 +56,7 @@ class KeptCases:
             return None
         try:
             header, arrays = read_npz(path, "derex reproduce pomdp")
-        except DamagedError:
+        except DamagedFileError:
             _note(path, "its case is computed again")
             return None
         if header.get("settings") != self._described(case) or "row" not in header:

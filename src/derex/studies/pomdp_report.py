@@ -24,7 +24,7 @@ from derex.report import (
     table_section,
     write_page,
 )
-from derex.report.statistics import interval
+from derex.report.statistics import mean_interval
 from derex.studies.definitions import CLOCKS, DECODED, PICTURED, UNCERTAIN, WORDS, PomdpCase, PomdpStudy
 from derex.studies.pomdp_cases import Outcome
 
@@ -80,7 +80,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             values = [member[score] for member in members if member[score] is not None]
             if not values:  # no exact answer is known there
                 continue
-            mean, low, high = interval(values)
+            mean, low, high = mean_interval(values)
             entry[score] = {"mean": mean, "low": low, "high": high, "min": min(values), "max": max(values)}
         summary.append(entry)
     return summary

@@ -11,8 +11,8 @@ from derex.progress import ProgressBar
 from derex.report import (
     Comparison,
     GridMap,
+    RepresentationView,
     Table,
-    View,
     explorer_section,
     geometries_figure,
     image_section,
@@ -21,7 +21,7 @@ from derex.report import (
     text_section,
     write_page,
 )
-from derex.report.statistics import interval
+from derex.report.statistics import mean_interval
 from derex.studies.common import (
     Problem,
     Setting,
@@ -90,7 +90,7 @@ def _case(
             bonus = model.set_params(novelty=guarded).bonus(observations).astype(np.float64)
             label = f"{'Bonus' if guarded else 'Norm alone'}{', untrained' if control else ''}"
             aurocs[label] = auroc(bonus[unseen], bonus[~unseen])
-            views.append(View(label, f, model.singular_values_, bonus))
+            views.append(RepresentationView(label, f, model.singular_values_, bonus))
     row = {
         "encoder": encoder,
         "objective": objective,
@@ -122,7 +122,7 @@ def _summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             )  # rooms are the same ones for every seed: seeds are the independent runs
             for member in members:
                 by_seed[member["seed"]].append(member[score])
-            mean, low, high = interval([float(np.mean(each)) for each in by_seed.values()])
+            mean, low, high = mean_interval([float(np.mean(each)) for each in by_seed.values()])
             entry[score] = {"mean": mean, "low": max(low, 0.0), "high": min(high, 1.0), "min": min(values)}
         summary.append(entry)
     return summary

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray
-from scipy import stats
 
 from derex._text import to_plain
 from derex.agents.network import AgentNetwork
@@ -33,7 +32,7 @@ from derex.envs.suites.dmlab import human_normalised
 from derex.envs.wrappers import AutoReset, Batched, StreamState
 from derex.report.files import read_json, write_atomically
 from derex.report.runs import CONFIG
-from derex.report.statistics import Interval, over_seeds
+from derex.report.statistics import Interval, bootstrap_interval, mean_interval, proportion_interval
 from derex.training.film import play_episodes
 from derex.training.folder import EVALUATIONS, WORKERS
 from derex.training.metrics import CAP, is_scored
@@ -41,7 +40,6 @@ from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
 
 MOST_STREAMS = 256
-LEVEL = 0.95
 
 
 class Episodes(NamedTuple):
@@ -144,24 +142,6 @@ def play_round(
     return jax.vmap(play)(networks, keys)
 
 
-def mean_interval(values: Float[np.ndarray, " E"]) -> Interval:
-    """Mean over episodes and its Student-t interval; of one episode alone, no interval."""
-    mean, count = float(values.mean()), len(values)
-    if count == 1:
-        return Interval(mean, math.nan, math.nan)
-    margin = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * values.std(ddof=1) / math.sqrt(count))
-    return Interval(mean, mean - margin, mean + margin)
-
-
-def share_interval(successes: Bool[np.ndarray, " E"]) -> Interval:
-    """Share of successes and Wilson's interval, which stays within [0, 1] and is no point where all succeed."""
-    share, count = float(successes.mean()), len(successes)
-    z = float(stats.norm.ppf((1 + LEVEL) / 2))
-    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    margin = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return Interval(share, max(centre - margin, 0.0), min(centre + margin, 1.0))
-
-
 def summarise(agents: TrainedAgents, played: Episodes) -> dict[str, Any]:
     """Numbers of each seed, and their interquartile means over seeds; of several tasks, under `tasks` those of each.
 
@@ -189,11 +169,11 @@ def _rows(seeds: tuple[int, ...], task: tuple[str, Environment | HostTask], play
     name, environment = task
     threshold, rows = environment.spec.success_return, []
     for seed, returns, lengths in zip(seeds, played.returns, played.lengths, strict=True):
-        found = mean_interval(returns.astype(np.float64))
+        found = mean_interval(returns, ends_of_one=math.nan)
         row: Row = {"seed": seed, "return": found._asdict()}
         if threshold is not None:
-            row["success"] = share_interval(returns >= threshold)._asdict()
-        row["length"] = mean_interval(lengths.astype(np.float64))._asdict()
+            row["success"] = proportion_interval(returns >= threshold)._asdict()
+        row["length"] = mean_interval(lengths, ends_of_one=math.nan)._asdict()
         if is_scored(name):
             row["human_normalised"] = {part: human_normalised(name, of) for part, of in row["return"].items()}
         rows.append(row)
@@ -219,8 +199,8 @@ def _mean_row(rows: Sequence[Row]) -> Row:
 
 def _over_seeds(rows: list[Row]) -> Row:
     measures = [name for name in rows[0] if name != "seed"]
-    means = {name: np.array([[row[name]["value"] for row in rows]]) for name in measures}
-    return {name: Interval(*over_seeds(values)[:, 0].tolist())._asdict() for name, values in means.items()}
+    means = {name: np.array([row[name]["value"] for row in rows]) for name in measures}
+    return {name: bootstrap_interval(values)._asdict() for name, values in means.items()}
 
 
 def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:

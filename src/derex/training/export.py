@@ -26,7 +26,7 @@ from jaxtyping import PRNGKeyArray
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import AgentMemory, Decision, act, init_memory
-from derex.report.files import DamagedError, check_place, read_json, write_together
+from derex.report.files import DamagedFileError, check_place, read_json, write_together
 from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
 
@@ -170,18 +170,18 @@ def load_agent(path: str | Path) -> Agent:
         action, memory = agent.act(observation, memory, first=True)
 
     Raises:
-        DamagedError: the card or the parameters are missing, changed, or do not fit each other.
+        DamagedFileError: the card or the parameters are missing, changed, or do not fit each other.
     """
     from safetensors.numpy import load
 
     folder = Path(path)
     card = read_json(folder / CARD)
     if card is None or card.get("format") != FORMAT:
-        raise DamagedError(
+        raise DamagedFileError(
             f"path: {folder} holds no agent of `derex export`: its {CARD} is missing or not one."
         )
     if card.get("version") != VERSION:
-        raise DamagedError(
+        raise DamagedFileError(
             f"path: {folder / CARD} is of format version {card.get('version')}, this derex reads {VERSION}."
         )
     try:
@@ -192,7 +192,7 @@ def load_agent(path: str | Path) -> Agent:
         shape = network_shape(observation, make_policy(action), agent_config(card["agent"]))
         network = filled(shape, load(weights), WEIGHTS)
     except Exception as error:  # a damaged card can fail in any way
-        raise DamagedError(f"path: {folder} is damaged: {error}. Export it again.") from error
+        raise DamagedFileError(f"path: {folder} is damaged: {error}. Export it again.") from error
     return Agent(network, observation, action, card)
 
 

@@ -12,7 +12,7 @@ import pytest
 import derex
 from derex import cli
 from derex.agents.rollout import act, init_memory
-from derex.report.files import DamagedError
+from derex.report.files import DamagedFileError
 from derex.training.export import export_agent, load_agent
 from derex.training.trained import restore_agents
 
@@ -91,19 +91,19 @@ def test_damaged_exports_are_refused(runs: dict[str, Path], tmp_path: Path) -> N
     weights, card = folder / "agent.safetensors", folder / "card.json"
     content, text = weights.read_bytes(), card.read_text()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(DamagedError, match=r"is not the file that card.json was written with"):
+    with pytest.raises(DamagedFileError, match=r"is not the file that card.json was written with"):
         load_agent(folder)
     weights.write_bytes(content)
     for old, new in (('"width": 8', '"width": 9'), ('"n": 3', '"n": 4'), ('"discrete"', '"os.system"')):
         assert old in text
         card.write_text(text.replace(old, new))
-        with pytest.raises(DamagedError, match="is damaged"):
+        with pytest.raises(DamagedFileError, match="is damaged"):
             load_agent(folder)
     card.write_text(text.replace('"version": 1', '"version": 2'))
-    with pytest.raises(DamagedError, match="format version 2"):
+    with pytest.raises(DamagedFileError, match="format version 2"):
         load_agent(folder)
     card.unlink()
-    with pytest.raises(DamagedError, match="holds no agent"):
+    with pytest.raises(DamagedFileError, match="holds no agent"):
         load_agent(folder)
 
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL.GifImagePlugin import GifImageFile
-from scipy.stats import binomtest, t
 
 from derex import cli
 from derex.agents.config import AgentConfig
@@ -20,7 +19,7 @@ from derex.agents.policy import make_policy
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, train
 from derex.training.checkpoints import CheckpointError, Snapshot, path_name, restore_run, write_checkpoint
-from derex.training.evaluate import evaluate, mean_interval, save_evaluation, share_interval, summarise
+from derex.training.evaluate import evaluate, save_evaluation, summarise
 from derex.training.factory import make_training
 from derex.training.film import film_episode
 from derex.training.trained import NETWORK, TrainedAgents, arrays_of, network_shape, restore_agents
@@ -168,16 +167,6 @@ def test_greedy_is_another_policy(runs: dict[str, Path]) -> None:
     drawn, greedy = (evaluate(agents, 3, greedy=greedy) for greedy in (False, True))
     assert not np.array_equal(drawn.returns, greedy.returns)
     assert np.all(greedy.lengths == 100)
-
-
-def test_intervals_against_scipy() -> None:
-    values = np.array([1.0, 2.0, 4.0, 9.0])
-    low, high = t.interval(0.95, 3, loc=4.0, scale=values.std(ddof=1) / 2)
-    assert mean_interval(values) == pytest.approx((4.0, low, high))
-    successes = np.array([True] * 9 + [False])
-    wilson = binomtest(9, 10).proportion_ci(method="wilson")
-    assert share_interval(successes) == pytest.approx((0.9, wilson.low, wilson.high))
-    assert share_interval(np.ones(10, bool)).high == pytest.approx(1.0)
 
 
 def test_evaluations_are_added_under_their_step(tmp_path: Path) -> None:
