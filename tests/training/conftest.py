@@ -7,6 +7,7 @@ import pytest
 
 from derex.agents import update as learning
 from derex.representations import optimised as own
+from derex.training.factory import clear_shared
 
 
 @pytest.fixture(scope="session")
@@ -15,11 +16,16 @@ def quick_process() -> dict[str, str]:
     return os.environ | {"JAX_PLATFORMS": "cpu"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def calm_adam() -> Iterator[None]:
-    """Adam makes steps of ±learning rate out of rounding errors where a gradient is exactly 0, as it is for a bias
-    before a standardisation; with a larger ε, programs that differ in the order of their sums stay together."""
+@pytest.fixture(scope="package", autouse=True)
+def large_adam_epsilon() -> Iterator[None]:
+    """Keeps programs that differ in the order of their sums together.
+
+    Where a gradient is exactly 0, as it is for a bias before a standardisation, Adam with its usual ε makes steps of
+    ±learning rate out of rounding errors.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning, "ADAM_EPSILON", 1e-3)
         patch.setattr(own, "ADAM_EPSILON", 1e-3)
+        clear_shared()  # programs with the other ε
         yield
+    clear_shared()

@@ -21,9 +21,7 @@ from derex.representations.states import StatesConfig
 from derex.training import (
     Stopped,
     TrainConfig,
-    Training,
     TrainResult,
-    checkpoints,
     load_config,
     make_training,
     read_metrics,
@@ -65,17 +63,9 @@ def tiny(out: Path, iterations: int = 12, **changes: Any) -> TrainConfig:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_runs() -> Iterator[None]:
-    """They look up after every iteration, and what was compiled for one run serves the next that is like it."""
-    made: dict[Any, Training] = {}
-
-    def make_once(config: TrainConfig) -> Training:
-        same = config.env, config.method, config.streams, config.agent, config.resolved().representation
-        return made.setdefault(same, make_training(config))
-
+    """Runs look for a stop after every iteration."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "PIECE_SECONDS", 0.0)
-        for module in (run, checkpoints):
-            patch.setattr(module, "make_training", make_once)
         yield
 
 

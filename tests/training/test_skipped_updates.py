@@ -15,7 +15,6 @@ from derex.envs.wrappers import make_streams
 from derex.representations import BonusUse, Representation, RepresentationState
 from derex.representations.base import NoRepresentation, no_auxiliary, track_nothing
 from derex.training import DivergedError, TrainConfig, Training, read_metrics, restore_run, run, train
-from derex.training import factory as making
 from derex.training.learner import TrainState
 
 STREAMS, UNROLL = 8, 4
@@ -37,6 +36,13 @@ class Flaky:
         chances = jax.random.uniform(jax.random.fold_in(key, 1), (2,))
         observation = jnp.where(chances[0] < self.observation, jnp.nan, observation)
         return state, observation, jnp.where(chances[1] < self.reward, jnp.nan, reward), down
+
+
+class FlakyReward(Flaky):
+    """As `derex train --env jax:module:Class` makes it."""
+
+    def __init__(self):
+        super().__init__(reward=0.02)
 
 
 def training_on(env: Flaky, form: Any = None, core: str = "feed-forward") -> Training:
@@ -134,11 +140,11 @@ def test_a_few_in_a_row_stop_the_run_with_a_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here about every other update is skipped; a line for each."""
-    monkeypatch.setattr(making, "make", lambda name: Flaky(reward=0.02))
+    env = f"jax:{__name__}:FlakyReward"
     monkeypatch.setattr(run, "PIECE_SECONDS", 0.0)
     agent = AgentConfig(core="feed-forward", width=8, unroll=UNROLL, epochs=1, minibatches=2)
     steps = STREAMS * UNROLL
-    config = TrainConfig("catch", tmp_path / "a", "vmpo", steps=1000 * steps, streams=STREAMS, agent=agent)
+    config = TrainConfig(env, tmp_path / "a", "vmpo", steps=1000 * steps, streams=STREAMS, agent=agent)
     config = replace(config, log_every=steps, max_skipped=3, save_every=0.0)
     with pytest.raises(DivergedError, match="seed 0: 3 updates in a row were skipped since a reward"):
         train(config)
@@ -148,7 +154,7 @@ def test_a_few_in_a_row_stop_the_run_with_a_good_checkpoint(
     assert 0 in skipped
     assert [line["value_loss"] is None for line in lines] == [bool(count) for count in skipped]
     assert [line["entropy"] is None for line in lines] == [bool(count) for count in skipped]
-    restored = restore_run(tmp_path / "a")
+    restored = restore_run(tmp_path / "a", env=env)
     assert restored.step == lines[-1]["step"]
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.learner))
     assert np.max(restored.state.skips.most) == 2

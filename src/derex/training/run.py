@@ -40,7 +40,7 @@ from derex.training.folder import (
     plain_options,
     read_metrics,
 )
-from derex.training.learner import check_streams, data_mesh, placed
+from derex.training.learner import Training, check_streams, data_mesh, placed
 from derex.training.logging import TrainingBar, TrainingProgress, check_loggers, make_loggers
 from derex.training.metrics import VisitFile, check_skips, lines_of, read
 from derex.training.preflight import (
@@ -132,8 +132,8 @@ def train(config: TrainConfig, progress: TrainingProgress | None = None) -> Trai
         return _train(config, progress)
 
 
-def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
-    size = _rehearse(config)
+def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
+    training, size = _rehearse(config)
     check_memory(size)
     check_loggers(config.loggers)
     check_streams(config.streams, data_mesh())
@@ -157,10 +157,11 @@ def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
             return _Run(plan, progress, say, stop).run_to_end()
 
 
-def _rehearse(config: TrainConfig) -> int:
-    """Builds all that will be needed, without a number in it: a mistake is found before anything is touched.
+def _rehearse(config: TrainConfig) -> tuple[Training, int]:
+    """Builds the training and traces its initial state: mistakes are found before anything is written.
 
-    Returns how many bytes the state takes.
+    Returns:
+        The training, and the size of its state in bytes.
     """
     training = make_training(config)
     state = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
@@ -168,15 +169,22 @@ def _rehearse(config: TrainConfig) -> int:
         json.dumps(plain_options(config), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: an option cannot be written down in JSON: {error}.") from error
-    return size_of(state)
+    return training, size_of(state)
 
 
 class _Run:
     """The state of all seeds on their way to the end of the run."""
 
-    def __init__(self, plan: Plan, progress: TrainingProgress, say: Callable[[str], None], stop: StopRequest):
+    def __init__(
+        self,
+        plan: Plan,
+        training: Training,
+        progress: Progress,
+        say: Callable[[str], None],
+        stop: StopRequest,
+    ):
         self.config, self.progress, self.say, self.stop = plan.config, progress, say, stop
-        self.training = make_training(self.config)
+        self.training = training
         self.loop = make_loop(self.training, self.config, self._note)
         self.mesh = data_mesh()
         self.saver = Saver(
