@@ -11,7 +11,7 @@ from derex.agents.config import AgentConfig
 from derex.envs.host import HostTask, make_host_task, make_host_tasks
 from derex.envs.interface import Environment
 from derex.envs.multitask import MultiTask, make_task_streams, multi_task
-from derex.envs.registry import expand_tasks, is_host, is_own_code, make
+from derex.envs.registry import expand_tasks, imports_user_code, is_host, make
 from derex.envs.wrappers import PreviousReward, make_streams
 from derex.representations.base import RepresentationConfig
 from derex.training.config import TrainConfig
@@ -72,7 +72,7 @@ def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask |
         A JAX environment, or for others the recipe by which workers make one.
     """
     with _called_env():
-        make = _make_environment if is_own_code(name) else _shared_environment
+        make = _make_environment if imports_user_code(name) else _shared_environment
         return make(name, agent.previous_reward)
 
 
@@ -118,8 +118,8 @@ def make_training(config: TrainConfig) -> Training:
     """
     config = config.resolved()
     with _called_env():
-        own_code = ":" in config.method or is_own_code(config.env)
-    make = _make_training if own_code else _shared_training
+        user_code = ":" in config.method or imports_user_code(config.env)
+    make = _make_training if user_code else _shared_training
     return make(config.env, config.streams, config.agent, config.representation)
 
 

@@ -132,7 +132,7 @@ def train(config: TrainConfig, progress: TrainingProgress | None = None) -> Trai
         return _train(config, progress)
 
 
-def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
+def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
     training, size = _rehearse(config)
     check_memory(size)
     check_loggers(config.loggers)
@@ -154,7 +154,7 @@ def _train(config: TrainConfig, progress: Progress | None) -> TrainResult:
         check_disk(config.out, size)
         carry_out(plan)
         with StopRequest() as stop, one_blas_thread():
-            return _Run(plan, progress, say, stop).run_to_end()
+            return _Run(plan, training, progress, say, stop).run_to_end()
 
 
 def _rehearse(config: TrainConfig) -> tuple[Training, int]:
@@ -179,7 +179,7 @@ class _Run:
         self,
         plan: Plan,
         training: Training,
-        progress: Progress,
+        progress: TrainingProgress,
         say: Callable[[str], None],
         stop: StopRequest,
     ):
