@@ -13,12 +13,12 @@ from derex.training import checkpoints as manifest
 from derex.training import saving
 from derex.training.checkpoints import (
     CheckpointError,
-    DamagedCheckpoint,
+    DamagedCheckpointError,
     Snapshot,
+    checkpoint_path,
     find_checkpoint,
+    list_steps,
     load_arrays,
-    path_of,
-    steps_saved,
     verify,
     write_checkpoint,
 )
@@ -86,19 +86,19 @@ def test_a_flipped_byte_in_any_file_is_noticed_and_the_one_before_is_used(tmp_pa
 
 def test_missing_and_new_files_are_noticed(tmp_path: Path) -> None:
     save(tmp_path, 32)
-    place = path_of(tmp_path, 32)
+    place = checkpoint_path(tmp_path, 32)
     (place / "arrays" / "new").write_text("")
-    with pytest.raises(DamagedCheckpoint, match="arrays/new does not belong to it"):
+    with pytest.raises(DamagedCheckpointError, match="arrays/new does not belong to it"):
         verify(place)
     (place / "arrays" / "new").unlink()
     (place / "arrays" / "commit_success.txt").unlink()
-    with pytest.raises(DamagedCheckpoint, match=r"commit_success.txt is missing"):
+    with pytest.raises(DamagedCheckpointError, match=r"commit_success.txt is missing"):
         verify(place)
 
 
 def test_a_renamed_checkpoint_is_not_what_its_name_says(tmp_path: Path) -> None:
     save(tmp_path, 32, 64)
-    path_of(tmp_path, 64).rename(path_of(tmp_path, 128))
+    checkpoint_path(tmp_path, 64).rename(checkpoint_path(tmp_path, 128))
     found = find_checkpoint(tmp_path)
     assert found.path.name == "32"
     assert "it was saved as that of step 64" in found.problems[0]
@@ -106,7 +106,7 @@ def test_a_renamed_checkpoint_is_not_what_its_name_says(tmp_path: Path) -> None:
 
 def test_without_a_manifest_it_does_not_count(tmp_path: Path) -> None:
     save(tmp_path, 32, 64)
-    (path_of(tmp_path, 64) / "manifest.json").unlink()
+    (checkpoint_path(tmp_path, 64) / "manifest.json").unlink()
     assert find_checkpoint(tmp_path).path.name == "32"
 
 
@@ -131,10 +131,10 @@ def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
     for step, score in scores.items():
         saver.save(snapshot(step, score))
     saver.wait()
-    assert steps_saved(tmp_path) == [128, 192, 224]  # of two equal ones the later is the best
+    assert list_steps(tmp_path) == [128, 192, 224]  # of two equal ones the later is the best
     assert find_checkpoint(tmp_path, "best").path.name == "128"
     assert find_checkpoint(tmp_path).path.name == "224"
-    (path_of(tmp_path, 128) / "manifest.sha256").unlink()
+    (checkpoint_path(tmp_path, 128) / "manifest.sha256").unlink()
     assert find_checkpoint(tmp_path, "best").path.name == "224"
 
 
@@ -142,7 +142,7 @@ def test_remains_of_a_kill_are_cleared_away(tmp_path: Path) -> None:
     save(tmp_path, 32)
     write_checkpoint(tmp_path / "checkpoints" / ".64.partial", snapshot(64))
     (tmp_path / "checkpoints" / "48.damaged").mkdir()
-    assert steps_saved(tmp_path) == [32]
+    assert list_steps(tmp_path) == [32]
     prune(tmp_path, 3)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["32"]
 
@@ -169,7 +169,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_no_failure(
 
     monkeypatch.setattr(saving, "_remove", refuse)
     save(tmp_path, 32, 64, keep=1)
-    assert steps_saved(tmp_path) == [32, 64]
+    assert list_steps(tmp_path) == [32, 64]
     assert "old checkpoint not removed" in (tmp_path / "events.jsonl").read_text()
 
 
@@ -186,10 +186,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     monkeypatch.setattr(saving, "write_checkpoint", slow)
     saver = Saver(tmp_path, 3)
     saver.save(snapshot(32))
-    assert steps_saved(tmp_path) == []
+    assert list_steps(tmp_path) == []
     goes_on.set()
     saver.wait()
-    assert steps_saved(tmp_path) == [32]
+    assert list_steps(tmp_path) == [32]
 
 
 def test_names_are_on_the_disk_before_and_after_a_checkpoint_is_moved(
@@ -199,18 +199,18 @@ def test_names_are_on_the_disk_before_and_after_a_checkpoint_is_moved(
     for module in (manifest, saving):
         monkeypatch.setattr(module, "flush", flushed.append)
     save(tmp_path, 32)
-    inside = [path for path in path_of(tmp_path, 32).rglob("*") if path.is_dir()]
+    inside = [path for path in checkpoint_path(tmp_path, 32).rglob("*") if path.is_dir()]
     partial = tmp_path / "checkpoints" / ".32.partial"
-    assert {partial / path.relative_to(path_of(tmp_path, 32)) for path in inside} <= set(flushed)
+    assert {partial / path.relative_to(checkpoint_path(tmp_path, 32)) for path in inside} <= set(flushed)
     assert flushed[-2:] == [partial, tmp_path / "checkpoints"]
 
 
 def test_the_same_step_is_saved_once(tmp_path: Path) -> None:
     saver = save(tmp_path, 32)
-    before = (path_of(tmp_path, 32) / "manifest.json").stat().st_mtime_ns
+    before = (checkpoint_path(tmp_path, 32) / "manifest.json").stat().st_mtime_ns
     saver.save(snapshot(32))
     saver.wait()
-    assert (path_of(tmp_path, 32) / "manifest.json").stat().st_mtime_ns == before
+    assert (checkpoint_path(tmp_path, 32) / "manifest.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_checkpoint_that_fails_leaves_those_before(
     with pytest.raises(kind, match=says):
         saver.wait()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["32"]
-    verify(path_of(tmp_path, 32))
+    verify(checkpoint_path(tmp_path, 32))
 
 
 def test_room_is_looked_for_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_room_is_looked_for_before_writing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(saving, "SPARE", 1 << 62)
     with pytest.raises(FullDiskError, match="Make room and give the same command again"):
         saver.save(snapshot(64))
-    assert steps_saved(tmp_path) == [32]
+    assert list_steps(tmp_path) == [32]
 
 
 @pytest.fixture
@@ -283,8 +283,8 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
     with pytest.raises(FullDiskError, match="That of step 32 is good"):
         saver.wait()
     assert [path.name for path in (small_disk / "checkpoints").iterdir()] == ["32"]
-    verify(path_of(small_disk, 32))
+    verify(checkpoint_path(small_disk, 32))
     saver.save(snapshot(96))
     saver.wait()
-    assert steps_saved(small_disk) == [32, 96]
+    assert list_steps(small_disk) == [32, 96]
     gc.collect()  # what they say is said here, and not in some later test

@@ -21,7 +21,7 @@ from derex.cli import main
 from derex.envs import registry
 from derex.envs.host import WorkerFailed
 from derex.training import Stopped, TrainConfig, make_training, read_metrics, restore_run, train
-from derex.training.checkpoints import find_checkpoint, load_arrays, steps_saved
+from derex.training.checkpoints import find_checkpoint, list_steps, load_arrays
 from derex.training.evaluate import evaluate
 from derex.training.factory import make_loop
 from derex.training.host import HostLoop, HostTraining
@@ -194,7 +194,7 @@ def test_a_stopped_run_goes_on_with_new_episodes(whole: Path, tmp_path: Path) ->
     config = tiny(tmp_path / "run", env=f"length={LENGTH}+log={log}")
     with pytest.raises(Stopped, match=f"stopped by SIGTERM at step {3 * STEPS}"):
         train(config, At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-    assert steps_saved(config.out)[-1] == 3 * STEPS
+    assert list_steps(config.out)[-1] == 3 * STEPS
     assert without_times(config.out) == without_times(whole)[:2]
     before = len(log.read_text().splitlines())
     restored = restore_run(config.out)
@@ -243,7 +243,7 @@ def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
         WorkerFailed, match=r"(?s)worker of pretend raised.*Its own traceback:.*in fail.*the dragon"
     ):
         train(config)
-    saved = steps_saved(tmp_path)[-1]
+    saved = list_steps(tmp_path)[-1]
     assert saved in (
         2 * STEPS,
         3 * STEPS,
@@ -253,7 +253,7 @@ def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
     said = capsys.readouterr().err
     assert "derex: error: env: a worker of pretend raised RuntimeError: the dragon is asleep" in said
     assert "\n  File " in said  # the traceback as it is, not on one line
-    assert steps_saved(tmp_path)[-1] > saved
+    assert list_steps(tmp_path)[-1] > saved
 
 
 def test_a_library_that_steps_many_and_raises_ends_a_run_in_the_same_way(
@@ -281,7 +281,7 @@ def test_a_library_that_steps_many_and_raises_ends_a_run_in_the_same_way(
     config = replace(tiny(tmp_path), env="many:small")
     with pytest.raises(WorkerFailed, match=r"(?s)own name of small raised Runtime.*traceback:.*the dragon"):
         train(config)
-    assert steps_saved(tmp_path)[-1] == 2 * STEPS
+    assert list_steps(tmp_path)[-1] == 2 * STEPS
     (event,) = events_of(tmp_path)
     assert (event["event"], event["step"]) == ("worker failed", STEPS)
     assert "the dragon is asleep" in event["trace"]

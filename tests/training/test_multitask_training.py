@@ -24,8 +24,8 @@ from derex.training.checkpoints import find_checkpoint, load_arrays
 from derex.training.evaluate import evaluate, summarise
 from derex.training.film import film_episode
 from derex.training.host import HostTraining
-from derex.training.logging import numbers_of
-from derex.training.metrics import Reading, lines_of, over_tasks
+from derex.training.logging import flatten_line
+from derex.training.metrics import IntervalSums, average_tasks, make_lines
 from derex.training.trained import restore_agents
 from derex.types import Discrete, EnvironmentSpec
 
@@ -93,9 +93,9 @@ def sums_of(*rows: list[Any]) -> EpisodeSums:
     return EpisodeSums(*(np.array([row]) for row in rows))  # type: ignore[arg-type]
 
 
-def reading_of(specs: list[EnvironmentSpec], episodes: EpisodeSums) -> Reading:
+def reading_of(specs: list[EnvironmentSpec], episodes: EpisodeSums) -> IntervalSums:
     one, none = np.ones(1), np.zeros((1, 1))
-    return Reading(
+    return IntervalSums(
         one, 0 * one, {}, none, none, episodes, {}, assign_tasks(specs, episodes.episodes.shape[1])
     )
 
@@ -110,7 +110,7 @@ def test_every_task_counts_alike_however_many_episodes_it_has() -> None:
     )
     sums = sums_of(episodes, returns, lengths, successes)
     specs = [spec_of("quick", 1.0), spec_of("slow", 8.0)]
-    (line,) = lines_of(reading_of(specs, sums), specs[0], 96, (5,), {"seconds": 1.0})
+    (line,) = make_lines(reading_of(specs, sums), specs[0], 96, (5,), {"seconds": 1.0})
     quick = {"return": 1.0, "success": 1.0, "episode_length": 2.0, "episodes": 10}
     slow = {"return": 8.0, "success": 0.5, "episode_length": 60.0, "episodes": 2}
     assert line["tasks"] == {"quick": quick, "slow": slow}
@@ -122,7 +122,7 @@ def test_every_task_counts_alike_however_many_episodes_it_has() -> None:
 def test_tasks_without_episodes_or_without_success_are_left_out() -> None:
     sums = sums_of([2, 0, 4], [4.0, 0, 2], [8, 0, 8], [1, 0, 0])
     specs = [spec_of("a", 1.0), spec_of("b", 1.0), spec_of("c", None)]
-    (line,) = lines_of(reading_of(specs, sums), specs[0], 96, (5,), {})
+    (line,) = make_lines(reading_of(specs, sums), specs[0], 96, (5,), {})
     assert line["tasks"]["b"] == {"return": None, "success": None, "episode_length": None, "episodes": 0}
     assert line["tasks"]["c"]["success"] is None
     assert (line["return"], line["success"], line["tasks_counted"]) == (1.25, 0.5, 2)
@@ -132,7 +132,7 @@ def test_levels_of_deepmind_lab_are_scored_relative_to_people() -> None:
     def row(value: float | None) -> dict[str, Any]:
         return {"return": value, "success": None, "episode_length": 1.0, "episodes": value is not None}
 
-    line = over_tasks(
+    line = average_tasks(
         {
             "dmlab:rooms_watermaze": row(4.065 + 0.5 * (54.0 - 4.065)),
             "dmlab:rooms_collect_good_objects_train@9": row(0.073 + 3.0 * (10.0 - 0.073)),
@@ -146,15 +146,15 @@ def test_levels_of_deepmind_lab_are_scored_relative_to_people() -> None:
     assert "human_normalised" not in tasks["catch"]
     assert line["human_normalised"] == pytest.approx(175.0)
     assert line["human_normalised_capped"] == pytest.approx(75.0)
-    assert "human_normalised" not in over_tasks({"catch": row(1.0)})
+    assert "human_normalised" not in average_tasks({"catch": row(1.0)})
 
 
 def test_a_level_by_itself_is_scored_relative_to_people_too() -> None:
     sums = sums_of([2, 0], [2 * 29.0325, 0], [8, 0], [0, 0])
     reading = reading_of([spec_of("x", None)], sums)._replace(assigned=None)
-    (line,) = lines_of(reading, spec_of("dmlab:rooms_watermaze@9", None), 96, (5,), {})
+    (line,) = make_lines(reading, spec_of("dmlab:rooms_watermaze@9", None), 96, (5,), {})
     assert (line["return"], line["human_normalised"]) == (pytest.approx(29.0325), pytest.approx(50.0))
-    (line,) = lines_of(reading, spec_of("catch", None), 96, (5,), {})
+    (line,) = make_lines(reading, spec_of("catch", None), 96, (5,), {})
     assert "human_normalised" not in line
 
 
@@ -166,7 +166,7 @@ def test_loggers_get_the_numbers_of_each_task() -> None:
         "spectrum": [0.5],
         "tasks": {"a": {"return": 2, "success": None}},
     }
-    assert list(numbers_of(line)) == [("return", 1.5), ("spectrum/00", 0.5), ("tasks/a/return", 2.0)]
+    assert list(flatten_line(line)) == [("return", 1.5), ("spectrum/00", 0.5), ("tasks/a/return", 2.0)]
 
 
 # --- JAX tasks -------------------------------------------------------------------------------------------------------

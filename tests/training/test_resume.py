@@ -31,11 +31,11 @@ from derex.training import (
 )
 from derex.training.checkpoints import (
     CheckpointError,
+    checkpoint_path,
     find_checkpoint,
+    list_steps,
     load_arrays,
     load_state,
-    path_of,
-    steps_saved,
 )
 from derex.training.preflight import differences, plan_run
 
@@ -125,7 +125,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 def test_a_stopped_run_goes_on_as_if_it_had_not(whole: TrainResult, tmp_path: Path, iteration: int) -> None:
     """Stopped where a line is written, and between two lines."""
     stop(tiny(tmp_path), iteration)
-    assert steps_saved(tmp_path)[-1] == iteration * STEPS
+    assert list_steps(tmp_path)[-1] == iteration * STEPS
     assert without_times(tmp_path) == without_times(whole.out)[: 2 * (iteration // 3)]
     result = train(tiny(tmp_path))
     assert_same_run(tmp_path, whole.out)
@@ -202,9 +202,11 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
 ) -> None:
     with pytest.raises(Stopped):
         train(tiny(tmp_path, save_every=0.0), At(8, send(signal.SIGTERM)))
-    assert steps_saved(tmp_path)[-3:] == [6 * STEPS, 7 * STEPS, 8 * STEPS]
+    assert list_steps(tmp_path)[-3:] == [6 * STEPS, 7 * STEPS, 8 * STEPS]
     for iteration in (7, 8):
-        file = max(path_of(tmp_path, iteration * STEPS).rglob("d/*"), key=lambda path: path.stat().st_size)
+        file = max(
+            checkpoint_path(tmp_path, iteration * STEPS).rglob("d/*"), key=lambda path: path.stat().st_size
+        )
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from derex.training.logging import check_loggers, make_loggers, numbers_of
+from derex.training.logging import check_loggers, flatten_line, make_loggers
 
 LINES = [
     {"step": 10, "seed": 0, "return": 0.5, "success": None, "spectrum": [0.9, 0.5]},
@@ -43,8 +43,8 @@ def writers(monkeypatch):
 
 def test_numbers_of_a_line():
     line = {"step": 3, "seed": 1, "a": 1, "b": None, "c": float("nan"), "d": [0.5, 2.0], "e": "text"}
-    assert list(numbers_of(line)) == [("a", 1.0), ("d/00", 0.5), ("d/01", 2.0)]
-    assert len(list(numbers_of({"d": [1.0] * 100}))) == 16
+    assert list(flatten_line(line)) == [("a", 1.0), ("d/00", 0.5), ("d/01", 2.0)]
+    assert len(list(flatten_line({"d": [1.0] * 100}))) == 16
 
 
 def test_tensorboard_gets_every_number_of_every_seed(writers, tmp_path):

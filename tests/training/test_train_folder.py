@@ -18,14 +18,20 @@ from derex.training.folder import (
     check_metrics,
     claim_folder,
     cut_metrics,
+    describe_platform,
     find_commit,
     load_config,
-    locked,
+    lock_folder,
     source_commit,
-    where_it_runs,
 )
 from derex.training.learner import Skips
-from derex.training.metrics import DivergedError, Reading, check_skips, lines_of, rank_correlation
+from derex.training.metrics import (
+    DivergedError,
+    IntervalSums,
+    check_skipped_updates,
+    make_lines,
+    rank_correlation,
+)
 
 
 def earlier_run(folder: Path) -> Path:
@@ -78,12 +84,12 @@ def test_what_a_kill_leaves_of_a_config_is_nobodys_run(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        locked(tmp_path),
+        lock_folder(tmp_path),
         pytest.raises(FileExistsError, match="another process is training in"),
-        locked(tmp_path),
+        lock_folder(tmp_path),
     ):
         pass
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -177,7 +183,7 @@ def test_the_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.Monk
     except OSError:
         pytest.skip("there is no git here")
     monkeypatch.chdir(repository)
-    said = where_it_runs()
+    said = describe_platform()
     assert said["commit_of_directory"] is not None
     assert said["commit_of_directory"] == find_commit(repository)
     assert said["commit"] == source_commit() != said["commit_of_directory"]
@@ -185,12 +191,12 @@ def test_the_commit_is_that_of_the_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert source_commit() is None
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert "commit_of_directory" not in where_it_runs()
+    assert "commit_of_directory" not in describe_platform()
 
 
-def reading(n: int, **changes: Any) -> Reading:
+def reading(n: int, **changes: Any) -> IntervalSums:
     """Two seeds of three streams after four iterations."""
-    whole = Reading(
+    whole = IntervalSums(
         iterations=np.array([4, 4], np.int32),
         skipped=np.array([0, 1], np.int32),
         numbers={"value_loss": np.array([2.0, 6.0], np.float32)},
@@ -208,7 +214,7 @@ def reading(n: int, **changes: Any) -> Reading:
 
 
 def test_sums_become_means() -> None:
-    first, second = lines_of(reading(1), make("catch").spec, 96, (5, 6), {"seconds": 1.5})
+    first, second = make_lines(reading(1), make("catch").spec, 96, (5, 6), {"seconds": 1.5})
     assert first == {
         "step": 96, "seed": 5, "return": 0.75, "success": 0.25, "episode_length": 9.0, "episodes": 4,
         "seconds": 1.5, "value_loss": 0.5, "skipped_updates": 0, "spectrum": [0.5, 0.25],
@@ -221,7 +227,7 @@ def test_sums_become_means() -> None:
 
 def test_nothing_learnt_is_null() -> None:
     changes = {"iterations": np.array([4, 0], np.int32), "skipped": np.array([0, 4], np.int32)}
-    _, second = lines_of(reading(1, **changes), make("catch").spec, 96, (5, 6), {})
+    _, second = make_lines(reading(1, **changes), make("catch").spec, 96, (5, 6), {})
     assert (second["value_loss"], second["skipped_updates"]) == (None, 4)
 
 
@@ -229,31 +235,31 @@ def test_a_return_that_is_not_finite_is_null() -> None:
     whole = reading(1)
     returns = jnp.array([[1.0, 0.0, jnp.nan], [0, 0, 0]], jnp.float32)
     broken = whole._replace(episodes=whole.episodes._replace(returns=returns))
-    first, _ = lines_of(broken, make("catch").spec, 96, (5, 6), {})
+    first, _ = make_lines(broken, make("catch").spec, 96, (5, 6), {})
     assert (first["return"], first["success"]) == (None, 0.25)
 
 
 def test_too_many_skipped_in_a_row_stop_the_run() -> None:
     causes = jnp.array([[False, False, False], [True, False, True]])
     skips = Skips(jnp.array([0, 1]), jnp.array([2, 3]), causes)
-    check_skips(skips, 96, (5, 6), 4)
+    check_skipped_updates(skips, 96, (5, 6), 4)
     says = "diverged by step 96, seed 6: 3 updates in a row were skipped since an observation and a loss or a gradient"
     with pytest.raises(DivergedError, match=says):
-        check_skips(skips, 96, (5, 6), 3)
+        check_skipped_updates(skips, 96, (5, 6), 3)
 
 
 def test_rows_from_before_a_lower_limit_are_no_reason_to_stop() -> None:
     causes = jnp.array([[False, False, False], [True, False, True]])
     skips = Skips(jnp.array([0, 1]), jnp.array([2, 3]), causes)
-    check_skips(skips, 96, (5, 6), 2, before=np.array([2, 3]))
+    check_skipped_updates(skips, 96, (5, 6), 2, before=np.array([2, 3]))
     for now in (skips._replace(in_a_row=jnp.array([0, 2])), skips._replace(most=jnp.array([2, 4]))):
         with pytest.raises(DivergedError, match="seed 6: 2 updates in a row"):
-            check_skips(now, 96, (5, 6), 2, before=np.array([2, 3]))
+            check_skipped_updates(now, 96, (5, 6), 2, before=np.array([2, 3]))
 
 
 def test_success_is_null_where_it_is_not_defined() -> None:
     spec = make("catch").spec._replace(success_return=None)
-    first, _ = lines_of(reading(1), spec, 96, (5, 6), {})
+    first, _ = make_lines(reading(1), spec, 96, (5, 6), {})
     assert (first["return"], first["success"]) == (0.75, None)
 
 
@@ -261,7 +267,7 @@ def test_states_are_counted_where_they_have_numbers() -> None:
     visits = np.array([[4, 2, 1, 0], [1, 1, 1, 1]], np.float32)
     bonuses = np.array([[4, 6, 5, 0], [1, 2, 3, 4]], np.float32)  # means 1, 3, 5 against 1/4, 1/2, 1
     numbered = make("catch").spec._replace(n_states=4)
-    first, second = lines_of(reading(4, visits=visits, bonuses=bonuses), numbered, 96, (5, 6), {})
+    first, second = make_lines(reading(4, visits=visits, bonuses=bonuses), numbered, 96, (5, 6), {})
     assert (first["states_seen"], first["bonus_rank_correlation"]) == (3, 1.0)
     assert (second["states_seen"], second["bonus_rank_correlation"]) == (4, None)
 
@@ -282,4 +288,4 @@ def test_a_constant_bonus_has_no_rank() -> None:
 )
 def test_a_number_that_is_not_finite_is_named(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(DivergedError, match=f"diverged by step 96, seed 6: {what} not finite"):
-        lines_of(reading(1, **changes), make("catch").spec, 96, (5, 6), {})
+        make_lines(reading(1, **changes), make("catch").spec, 96, (5, 6), {})

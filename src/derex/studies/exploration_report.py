@@ -34,7 +34,15 @@ from derex.report.statistics import (
 from derex.studies.common import UNFINISHED
 from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
 from derex.training.config import TrainConfig
-from derex.training.folder import COMMAND, CONFIG, METRICS, NOT_KEPT, VISITS_PICTURE, read_metrics, remove_run
+from derex.training.folder import (
+    COMMAND,
+    CONFIG,
+    METRICS,
+    NO_EFFECT_ON_NUMBERS,
+    VISITS_PICTURE,
+    read_metrics,
+    remove_run,
+)
 from derex.training.presets import exploration_agent, exploration_form
 
 
@@ -106,7 +114,9 @@ class KeptRuns:
 
 def _described(config: TrainConfig) -> dict[str, Any]:
     """All that decides what the run gives, as JSON has it."""
-    options = {name: value for name, value in to_plain(config, "text").items() if name not in NOT_KEPT}
+    options = {
+        name: value for name, value in to_plain(config, "text").items() if name not in NO_EFFECT_ON_NUMBERS
+    }
     return json.loads(json.dumps({"derex": __version__, "config": options}))
 
 

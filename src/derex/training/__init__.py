@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from derex.training.checkpoints import Restored, restore_run
+    from derex.training.checkpoints import RestoredRun, restore_run
     from derex.training.config import TrainConfig
     from derex.training.factory import make_training
     from derex.training.folder import load_config, read_metrics
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "DivergedError": "metrics",
-    "Restored": "checkpoints",
+    "RestoredRun": "checkpoints",
     "Stopped": "run",
     "TrainConfig": "config",
     "TrainResult": "run",
@@ -31,7 +31,7 @@ _PLACES = {
 
 __all__ = [
     "DivergedError",
-    "Restored",
+    "RestoredRun",
     "Stopped",
     "TrainConfig",
     "TrainResult",

@@ -27,13 +27,13 @@ import numpy as np
 from derex.report.files import write_atomically
 from derex.training.config import TrainConfig
 from derex.training.factory import make_training
-from derex.training.folder import CHECKPOINTS, foreign_options, load_config, plain_options
+from derex.training.folder import CHECKPOINTS, describe_mismatch, load_config, plain_options
 from derex.training.learner import Training, TrainState, check_streams, data_mesh, placed
 
 MANIFEST, SUM = "manifest.json", "manifest.sha256"
 
 
-class DamagedCheckpoint(ValueError):
+class DamagedCheckpointError(ValueError):
     """A checkpoint that is not, or not all of, what was saved."""
 
 
@@ -50,14 +50,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, itself unchanged; whether the files are is `verify`'s to say.
 
     Raises:
-        DamagedCheckpoint: it is missing or changed.
+        DamagedCheckpointError: it is missing or changed.
     """
     try:
         text, expected = (folder / MANIFEST).read_bytes(), (folder / SUM).read_bytes()
     except OSError as error:
-        raise DamagedCheckpoint(f"{folder}: {error.strerror or error}: {MANIFEST} or {SUM}") from error
+        raise DamagedCheckpointError(f"{folder}: {error.strerror or error}: {MANIFEST} or {SUM}") from error
     if _sum_of(text) != expected:
-        raise DamagedCheckpoint(f"{folder}: {MANIFEST} has changed since it was saved")
+        raise DamagedCheckpointError(f"{folder}: {MANIFEST} has changed since it was saved")
     return json.loads(text)
 
 
@@ -65,18 +65,18 @@ def verify(folder: Path) -> dict[str, Any]:
     """The manifest, once every file is what it says.
 
     Raises:
-        DamagedCheckpoint: a file is missing, changed, or new.
+        DamagedCheckpointError: a file is missing, changed, or new.
     """
     content = read_manifest(folder)
     expected = content["files"]
     found = {str(path.relative_to(folder)) for path in _files(folder)} - {MANIFEST, SUM}
     for name in sorted(found ^ expected.keys()):
         what = "is missing" if name in expected else "does not belong to it"
-        raise DamagedCheckpoint(f"{folder}: {name} {what}")
+        raise DamagedCheckpointError(f"{folder}: {name} {what}")
     for name, entry in expected.items():
         path = folder / name
         if path.stat().st_size != entry["size"] or _digest(path) != entry["sha256"]:
-            raise DamagedCheckpoint(f"{folder}: {name} has changed since it was saved")
+            raise DamagedCheckpointError(f"{folder}: {name} has changed since it was saved")
     return content
 
 
@@ -144,7 +144,7 @@ class Snapshot(NamedTuple):
         return sum(array.nbytes for array in (*self.state.values(), *self.visits.values()))
 
 
-class Restored(NamedTuple):
+class RestoredRun(NamedTuple):
     """A run as its checkpoint has it."""
 
     config: TrainConfig
@@ -157,7 +157,7 @@ class Restored(NamedTuple):
     """what was wrong with checkpoints that would have been chosen before this one"""
 
 
-class Found(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint on disk that is what it was when it was saved."""
 
     path: Path
@@ -168,7 +168,7 @@ class Found(NamedTuple):
 
 def restore_run(
     folder: str | Path, checkpoint: str | int = "latest", method: str | None = None, env: str | None = None
-) -> Restored:
+) -> RestoredRun:
     """The run in a folder, as its checkpoint has it; nothing is written.
 
     Args:
@@ -185,13 +185,13 @@ def restore_run(
     folder = Path(folder)
     config = load_config(folder, method, env)
     found = find_checkpoint(folder, checkpoint)
-    check_belongs(found, plain_options(config))
+    check_options(found, plain_options(config))
     training = make_training(config)
     state = load_state(found, training, config)
-    return Restored(config, training, state, int(found.path.name), found.problems)
+    return RestoredRun(config, training, state, int(found.path.name), found.problems)
 
 
-def steps_saved(folder: Path) -> list[int]:
+def list_steps(folder: Path) -> list[int]:
     """The steps of all checkpoints that were saved whole, in order; whether they are still good is not looked at."""
     if not (folder / CHECKPOINTS).is_dir():
         return []
@@ -199,29 +199,29 @@ def steps_saved(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in inside)
 
 
-def path_of(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
     return (folder / CHECKPOINTS / str(step)).absolute()
 
 
-def score_of(folder: Path, step: int) -> float:
+def read_score(folder: Path, step: int) -> float:
     """The score of a checkpoint; -∞ where it has none."""
     try:
-        score = read_manifest(path_of(folder, step))["score"]
-    except DamagedCheckpoint:
+        score = read_manifest(checkpoint_path(folder, step))["score"]
+    except DamagedCheckpointError:
         return -np.inf
     return -np.inf if score is None else score
 
 
-def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
+def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoint:
     """The first good one in the order that `checkpoint` asks for; a step is that one or none."""
-    steps = steps_saved(folder)
+    steps = list_steps(folder)
     if not steps:
         raise CheckpointError(f"folder: {folder} has no checkpoint.")
     if checkpoint == "latest":
         order = steps[::-1]
     elif checkpoint == "best":
-        order = sorted(steps, key=lambda step: (score_of(folder, step), step), reverse=True)
+        order = sorted(steps, key=lambda step: (read_score(folder, step), step), reverse=True)
     elif str(checkpoint).isdecimal():
         order = [step for step in steps if step == int(checkpoint)]
     else:
@@ -229,8 +229,10 @@ def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
     problems = []
     for step in order:
         try:
-            return Found(path_of(folder, step), _verified(path_of(folder, step)), tuple(problems))
-        except DamagedCheckpoint as error:
+            return Checkpoint(
+                checkpoint_path(folder, step), _verified(checkpoint_path(folder, step)), tuple(problems)
+            )
+        except DamagedCheckpointError as error:
             problems.append(str(error))
     if problems and len(order) < len(steps):
         raise CheckpointError(f"checkpoint: {'; '.join(problems)}. {folder} has those of the steps {steps}.")
@@ -241,16 +243,16 @@ def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Found:
     raise CheckpointError(f"checkpoint: {folder} has those of the steps {steps}; got {checkpoint}.")
 
 
-def check_belongs(found: Found, options: dict[str, Any]) -> None:
+def check_options(found: Checkpoint, options: dict[str, Any]) -> None:
     """Refuses a checkpoint of other options than config.json's, by name: it would be taken for what it is not."""
-    if each := foreign_options(found.manifest["config"], options):
+    if each := describe_mismatch(found.manifest["config"], options):
         raise CheckpointError(
             f"checkpoint: {found.path} does not belong to the config.json of its run: {each}. Put the file back as it "
             "was, or take the checkpoint away."
         )
 
 
-def load_state(found: Found, training: Training, config: TrainConfig) -> TrainState:
+def load_state(found: Checkpoint, training: Training, config: TrainConfig) -> TrainState:
     """The state of a checkpoint on the devices that there are; shapes are compared before anything is loaded."""
     mesh = data_mesh()
     check_streams(config.streams, mesh)
@@ -270,7 +272,7 @@ def load_state(found: Found, training: Training, config: TrainConfig) -> TrainSt
     return placed(training, jax.tree.unflatten(tree, loaded), mesh)
 
 
-def load_arrays(found: Found) -> dict[str, dict[str, np.ndarray]]:
+def load_arrays(found: Checkpoint) -> dict[str, dict[str, np.ndarray]]:
     """All arrays of a checkpoint by part and path."""
     from orbax.checkpoint import v1 as ocp
 
@@ -312,7 +314,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     )
 
 
-def copied(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def copy_arrays(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Copies of all arrays, by path, and their dtypes: the next iteration is free to reuse the memory."""
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     data = jax.device_get([(path_name(path), _data(leaf)) for path, leaf in leaves])
@@ -329,7 +331,7 @@ def _verified(path: Path) -> dict[str, Any]:
     """The manifest, once all files are as they were; a folder that was renamed is not what its name says."""
     manifest = verify(path)
     if manifest["step"] != int(path.name):
-        raise DamagedCheckpoint(f"{path}: it was saved as that of step {manifest['step']}")
+        raise DamagedCheckpointError(f"{path}: it was saved as that of step {manifest['step']}")
     return manifest
 
 

@@ -34,8 +34,8 @@ from derex.report.files import read_json, write_atomically
 from derex.report.runs import CONFIG
 from derex.report.statistics import Interval, bootstrap_interval, mean_interval, proportion_interval
 from derex.training.film import play_episodes
-from derex.training.folder import EVALUATIONS, WORKERS
-from derex.training.metrics import CAP, is_scored
+from derex.training.folder import EVALUATIONS, WORKER_OPTIONS
+from derex.training.metrics import HUMAN_SCORE_CAP, has_human_score
 from derex.training.trained import TrainedAgents
 from derex.types import TimeStep
 
@@ -94,8 +94,8 @@ def _played(
     """Of one task."""
     if isinstance(environment, HostTask):
         count = len(agents.seeds)
-        given, names = agents.content["config"], dict(zip(WORKERS, fields(PoolOptions), strict=True))
-        options = PoolOptions(**{names[name].name: given[name] for name in WORKERS if name in given})
+        given, names = agents.content["config"], dict(zip(WORKER_OPTIONS, fields(PoolOptions), strict=True))
+        options = PoolOptions(**{names[name].name: given[name] for name in WORKER_OPTIONS if name in given})
         return Episodes(
             *play_episodes(environment, agents.network, count, episodes, greedy, seed, options, _note)
         )
@@ -174,7 +174,7 @@ def _rows(seeds: tuple[int, ...], task: tuple[str, Environment | HostTask], play
         if threshold is not None:
             row["success"] = proportion_interval(returns >= threshold)._asdict()
         row["length"] = mean_interval(lengths, ends_of_one=math.nan)._asdict()
-        if is_scored(name):
+        if has_human_score(name):
             row["human_normalised"] = {part: human_normalised(name, of) for part, of in row["return"].items()}
         rows.append(row)
     return rows
@@ -192,7 +192,11 @@ def _mean_row(rows: Sequence[Row]) -> Row:
         )
         mean[name] = Interval(value, value - below, value + above)._asdict()
     if "human_normalised" in mean:
-        scores = [min(row["human_normalised"]["value"], CAP) for row in rows if "human_normalised" in row]
+        scores = [
+            min(row["human_normalised"]["value"], HUMAN_SCORE_CAP)
+            for row in rows
+            if "human_normalised" in row
+        ]
         mean["human_normalised_capped"] = Interval(float(np.mean(scores)), math.nan, math.nan)._asdict()
     return mean
 

@@ -35,14 +35,14 @@ from derex.training.config import TrainConfig, from_plain
 
 CONFIG, METRICS, VISITS, VISITS_PICTURE = "config.json", "metrics.jsonl", "visitation.npz", "visitation.png"
 EVENTS, CHECKPOINTS, EVALUATIONS = "events.jsonl", "checkpoints", "eval.json"
-LOGGED = ("tensorboard", "wandb")  # folders of loggers
+LOGGER_FOLDERS = ("tensorboard", "wandb")  # folders of loggers
 COMMAND = "train"
 NEEDED = ("step", "seed", "return", "success")  # in a line of metrics, for scores
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint")
 NOT_WRITTEN = ("out", "overwrite")  # where a run went, not what it was; and a path tells of the machine
-SAVING = ("save_every", "keep", "max_skipped")
-WORKERS = ("workers", "worker_timeout", "worker_restarts")
-NOT_KEPT = (*NOT_WRITTEN, *SAVING, *WORKERS, "deterministic", "loggers")
+SAVING_OPTIONS = ("save_every", "keep", "max_skipped")
+WORKER_OPTIONS = ("workers", "worker_timeout", "worker_restarts")
+NO_EFFECT_ON_NUMBERS = (*NOT_WRITTEN, *SAVING_OPTIONS, *WORKER_OPTIONS, "deterministic", "loggers")
 """what does not decide which numbers a run gives"""
 
 
@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> None:
 
 def remove_run(folder: Path) -> None:
     """Takes away what a run wrote and nothing else, config.json last: until then the folder is known for a run's."""
-    for name in (CHECKPOINTS, *LOGGED):
+    for name in (CHECKPOINTS, *LOGGER_FOLDERS):
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
     for name in (METRICS, EVENTS, EVALUATIONS, VISITS, VISITS_PICTURE, CONFIG):
@@ -103,7 +103,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """No other run writes to the folder meanwhile; the lock is the system's and ends with the process."""
     try:
         import fcntl
@@ -140,18 +140,18 @@ def plain_options(config: TrainConfig) -> dict[str, Any]:
 def write_config(folder: Path, config: TrainConfig) -> Path:
     """config.json: the resolved options and all that is needed to run them again."""
     content = {"command": COMMAND, "config": plain_options(config), "iterations": config.iterations}
-    return _write_config(folder, content | where_it_runs())
+    return _write_config(folder, content | describe_platform())
 
 
-def add_resumed(folder: Path, config: TrainConfig, step: int, changed: dict[str, Any]) -> Path:
+def record_resume(folder: Path, config: TrainConfig, step: int, changed: dict[str, Any]) -> Path:
     """config.json of a run that goes on from `step`: the options as they are now, and what is not as it was."""
     content = read_json(folder / CONFIG) or {}
-    resumed = [*content.get("resumed", []), {"step": step, **where_it_runs(), "changed": changed}]
+    resumed = [*content.get("resumed", []), {"step": step, **describe_platform(), "changed": changed}]
     options = {"config": plain_options(config), "iterations": config.iterations}
     return _write_config(folder, content | options | {"resumed": resumed})
 
 
-def where_it_runs() -> dict[str, Any]:
+def describe_platform() -> dict[str, Any]:
     """Versions, devices, the commit of derex itself, and that of the current folder where it is a repository."""
     device = jax.devices()[0]
     here = find_commit(Path.cwd())
@@ -265,21 +265,21 @@ def append_lines(path: Path, lines: list[dict[str, Any]]) -> None:
         try:
             complete = file.write(text) == len(text)
         except OSError as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
             complete = False
         if not complete:
             with suppress(OSError):
                 file.truncate(before)
-            raise full_disk(path.parent)
+            raise full_disk_error(path.parent)
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Whether it says that there is no room left."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def full_disk(folder: Path) -> FullDiskError:
+def full_disk_error(folder: Path) -> FullDiskError:
     """For a file other than a checkpoint."""
     return FullDiskError(
         f"--out: the disk of {folder} is full. What was written before is whole. Make room and give the same command "
@@ -330,21 +330,21 @@ def _leftover(path: Path) -> bool:
     return path.name.endswith(".tmp") and path.name.startswith(tuple(f".{name}." for name in names))
 
 
-MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING, *WORKERS)
+MAY_CHANGE = ("steps", "log_every", "loggers", *SAVING_OPTIONS, *WORKER_OPTIONS)
 
 
-def foreign_options(saved: dict[str, Any], stated: dict[str, Any]) -> str:
+def describe_mismatch(saved: dict[str, Any], stated: dict[str, Any]) -> str:
     """Options of a checkpoint that are not those of config.json, in words; empty where it belongs to it.
 
     Args:
         saved: options in the checkpoint's manifest.
         stated: those in config.json. Either may be of an older derex, without fields that were added since.
     """
-    saved, stated = completed(saved), completed(stated)
+    saved, stated = fill_defaults(saved), fill_defaults(stated)
     return describe_fixed_changes(differences(_merged(stated, saved), _merged(saved, stated)))
 
 
-def completed(options: dict[str, Any]) -> dict[str, Any]:
+def fill_defaults(options: dict[str, Any]) -> dict[str, Any]:
     """The options with this version's defaults for those they lack: an older derex trained as these defaults do.
 
     Those of somebody's own method stay as they are, since to know its defaults would be to import it; what only one

@@ -69,7 +69,7 @@ class TensorBoard:
             seed = line["seed"]
             if seed not in self._writers:
                 self._writers[seed] = self._open(seed)
-            for name, value in numbers_of(line):
+            for name, value in flatten_line(line):
                 self._writers[seed].add_scalar(name, value, line["step"])
         for writer in self._writers.values():
             writer.flush()
@@ -94,7 +94,9 @@ class WeightsAndBiases:
         )
 
     def log(self, lines: Lines) -> None:
-        numbers = {f"seed-{line['seed']}/{name}": value for line in lines for name, value in numbers_of(line)}
+        numbers = {
+            f"seed-{line['seed']}/{name}": value for line in lines for name, value in flatten_line(line)
+        }
         if lines:
             self._run.log(numbers, step=lines[0]["step"])
 
@@ -136,7 +138,7 @@ def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any
     return Loggers([LOGGERS[name].build(Path(folder), config, step) for name in dict.fromkeys(names)])
 
 
-def numbers_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def flatten_line(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a line by name, the first parts of a list one by one; what is None or NaN is left out.
 
     Those of a dict have its name in front: tasks/catch/return.

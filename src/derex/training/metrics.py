@@ -31,43 +31,45 @@ from derex.training.learner import CAUSES, Skips, Training, TrainState
 from derex.types import EnvironmentSpec
 
 TASKS = "tasks"
-CAP = 100.0
+HUMAN_SCORE_CAP = 100.0
 """a human-normalised score counts up to this, as is usual for DMLab-30"""
 
 
-def over_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def average_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The numbers of a line of metrics from those of each task, with these in it.
 
     Args:
         tasks: return, success, episode_length (None where there is none) and episodes, by task. Levels of DeepMind Lab
             get their human-normalised score besides, and the line the mean of all, capped and uncapped.
     """
-    rows = {name: with_human_score(name, row) for name, row in tasks.items()}
-    line: dict[str, Any] = {name: mean_over(rows, name) for name in ("return", "success", "episode_length")}
+    rows = {name: add_human_score(name, row) for name, row in tasks.items()}
+    line: dict[str, Any] = {
+        name: average_over(rows, name) for name in ("return", "success", "episode_length")
+    }
     line["episodes"] = sum(row["episodes"] for row in rows.values())
     line["tasks_counted"] = sum(row["episodes"] > 0 for row in rows.values())
     if any("human_normalised" in row for row in rows.values()):
         line |= {
-            "human_normalised": mean_over(rows, "human_normalised"),
-            "human_normalised_capped": mean_over(rows, "human_normalised", CAP),
+            "human_normalised": average_over(rows, "human_normalised"),
+            "human_normalised_capped": average_over(rows, "human_normalised", HUMAN_SCORE_CAP),
         }
     return line | {TASKS: rows}
 
 
-def with_human_score(task: str, row: dict[str, Any]) -> dict[str, Any]:
+def add_human_score(task: str, row: dict[str, Any]) -> dict[str, Any]:
     """The row of a task, with its human-normalised score where it is a level of DMLab-30: 100 is what people reach."""
-    if not is_scored(task):
+    if not has_human_score(task):
         return row
     score = row["return"]
     return row | {"human_normalised": None if score is None else human_normalised(task, score)}
 
 
-def is_scored(task: str) -> bool:
+def has_human_score(task: str) -> bool:
     """Whether it is known how people do in it."""
     return task.startswith("dmlab:") and plain(task) in LEVELS
 
 
-def mean_over(rows: Mapping[str, dict[str, Any]], name: str, cap: float = np.inf) -> float | None:
+def average_over(rows: Mapping[str, dict[str, Any]], name: str, cap: float = np.inf) -> float | None:
     """The mean of one number over the tasks that have it, each counted up to `cap`."""
     values = [row[name] for row in rows.values() if row.get(name) is not None]
     return float(np.mean(np.minimum(values, cap))) if values else None
@@ -77,7 +79,7 @@ class DivergedError(ValueError):
     """Numbers of the training are no longer finite."""
 
 
-class Reading(NamedTuple):
+class IntervalSums(NamedTuple):
     """The sums of an interval, as numpy arrays with the seeds in front."""
 
     iterations: Shaped[Any, " N"]
@@ -94,15 +96,17 @@ class Reading(NamedTuple):
     """which stream plays which task, where there are several"""
 
 
-def read(training: Training, state: TrainState) -> Reading:
+def read(training: Training, state: TrainState) -> IntervalSums:
     """Copies the sums from the device."""
     report = training.report(state)
     episodes = training.streams.summary(state.actor.environment)
-    reading = jax.device_get(Reading(*state.tally, episodes, report))
+    reading = jax.device_get(IntervalSums(*state.tally, episodes, report))
     return reading._replace(assigned=training.streams.assigned)
 
 
-def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0) -> None:
+def check_skipped_updates(
+    skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0
+) -> None:
     """Raises `DivergedError` where a seed has skipped `most` updates in a row; `skips` has the seeds in front.
 
     Rows may begin and end between two looks, so that the longest counts, if it is longer than that of `before`, when
@@ -120,12 +124,12 @@ def check_skips(skips: Skips, step: int, seeds: tuple[int, ...], most: int, befo
     )
 
 
-def lines_of(
-    reading: Reading, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
+def make_lines(
+    reading: IntervalSums, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
 ) -> list[dict[str, Any]]:
     """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite.
 
-    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`over_tasks`).
+    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`average_tasks`).
     """
     lines = [
         {"step": step, "seed": seed} | _episodes_of(reading, spec, place) | times | _numbers(reading, place)
@@ -145,13 +149,13 @@ def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray,
     return None if math.isnan(correlation) else correlation
 
 
-def _episodes_of(reading: Reading, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
+def _episodes_of(reading: IntervalSums, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
     """Of one seed: of all its streams, or of the streams of each task."""
     sums = {name: np.asarray(part[place]) for name, part in reading.episodes._asdict().items()}
     tasks = reading.assigned
     if tasks is None:
-        return with_human_score(spec.name, _episodes(sums, spec))
-    return over_tasks(
+        return add_human_score(spec.name, _episodes(sums, spec))
+    return average_tasks(
         {
             own.name: _episodes({name: part[tasks.task == k] for name, part in sums.items()}, own)
             for k, own in enumerate(tasks.specs)
@@ -175,7 +179,7 @@ def _episodes(sums: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) 
     }
 
 
-def _numbers(reading: Reading, place: int) -> dict[str, Any]:
+def _numbers(reading: IntervalSums, place: int) -> dict[str, Any]:
     """Means over the iterations that were learnt from, and what the representation reports at the end."""
     iterations = int(reading.iterations[place])
     sums = {name: float(values[place]) for name, values in sorted(reading.numbers.items())}
@@ -184,7 +188,7 @@ def _numbers(reading: Reading, place: int) -> dict[str, Any]:
     return means | {name: np.asarray(values[place]).tolist() for name, values in reading.report.items()}
 
 
-def _states(reading: Reading, place: int) -> dict[str, Any]:
+def _states(reading: IntervalSums, place: int) -> dict[str, Any]:
     visits, bonuses = (sums[place].astype(np.float64) for sums in (reading.visits, reading.bonuses))
     return {
         "states_seen": int(np.count_nonzero(visits)),
@@ -214,7 +218,7 @@ def _rounded(value: Any) -> Any:
 VISITS_SECONDS = 60.0  # between two writes
 
 
-class VisitFile:
+class VisitRecorder:
     """The record of visits and its files; where states have no numbers, nothing."""
 
     def __init__(
@@ -222,9 +226,9 @@ class VisitFile:
     ):
         """`saved` is what `arrays` gave."""
         self._folder: Path = config.out
-        self._log: ContinuedLog | None = None
+        self._log: ResumableVisitLog | None = None
         if spec.n_states:
-            self._log = ContinuedLog(config.env, config.all_seeds, spec.n_states, spec.positions)
+            self._log = ResumableVisitLog(config.env, config.all_seeds, spec.n_states, spec.positions)
             self._log.go_on_from(saved or {})
         self._written = time.monotonic()
 
@@ -232,7 +236,7 @@ class VisitFile:
         """What a checkpoint keeps of it."""
         return {} if self._log is None else self._log.arrays()
 
-    def add(self, step: int, reading: Reading) -> None:
+    def add(self, step: int, reading: IntervalSums) -> None:
         """One more interval, which ended at `step`."""
         if self._log is None:
             return
@@ -257,7 +261,7 @@ class VisitFile:
             visitation_figure(visits, self._folder / VISITS_PICTURE)
 
 
-class ContinuedLog(VisitLog):
+class ResumableVisitLog(VisitLog):
     """A log that can be put into arrays, whole, and taken out again."""
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -27,28 +27,28 @@ from typing import Any, NamedTuple
 import jax
 from threadpoolctl import threadpool_limits
 
-from derex.training.checkpoints import Found, find_checkpoint, path_of, steps_saved
+from derex.training.checkpoints import Checkpoint, checkpoint_path, find_checkpoint, list_steps
 from derex.training.config import TrainConfig
 from derex.training.folder import (
     CHECKPOINTS,
     METRICS,
     FullDiskError,
     add_event,
-    add_resumed,
     check_folder,
     check_metrics,
     claim_folder,
     cut_metrics,
     describe_fixed_changes,
+    describe_mismatch,
     differences,
-    foreign_options,
     holds_run,
     load_config,
     plain_options,
+    record_resume,
     remove_leftovers,
     write_config,
 )
-from derex.training.saving import SPARE, free_on, is_ours, megabytes
+from derex.training.saving import SPARE, free_bytes, is_checkpoint_folder, megabytes
 
 FLAG = "--xla_gpu_deterministic_ops=true"
 
@@ -70,7 +70,7 @@ def require_determinism() -> None:
         )
 
 
-def one_blas_thread() -> AbstractContextManager[object]:
+def limit_blas_threads() -> AbstractContextManager[object]:
     """While it is entered, on a processor; an accelerator has no need of it."""
     return threadpool_limits(1, user_api="blas") if jax.default_backend() == "cpu" else nullcontext()
 
@@ -82,7 +82,7 @@ class OutOfMemoryError(OSError):
     """There is not as much memory as a run takes."""
 
 
-def size_of(shapes: Any) -> int:
+def count_bytes(shapes: Any) -> int:
     """Bytes of a tree of arrays, of which only the shapes need be known."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
@@ -120,7 +120,7 @@ def check_disk(folder: Path, size: int) -> None:
     """
     place = folder.absolute()
     there = next(path for path in (place, *place.parents) if path.is_dir())
-    free = free_on(there)
+    free = free_bytes(there)
     if free < size + SPARE:
         raise FullDiskError(
             f"--out: the disk of {folder} is full: a checkpoint takes up to {megabytes(size + SPARE)}, there are "
@@ -129,7 +129,7 @@ def check_disk(folder: Path, size: int) -> None:
 
 
 @contextmanager
-def memory_named() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Says in words a person can act on that memory ran out."""
     try:
         yield
@@ -154,12 +154,12 @@ class OtherRunError(FileExistsError):
     """The folder holds a run with other options."""
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """What is to be done in a folder."""
 
     config: TrainConfig
     """resolved; what was left open is as the run had it"""
-    found: Found | None
+    found: Checkpoint | None
     """the checkpoint to go on from; None: begin"""
     changed: dict[str, Any]
     """options that are not as they were: [before, now]"""
@@ -177,7 +177,7 @@ class Plan(NamedTuple):
         return 0 if self.found is None else self.found.manifest["progress"]["iterations"]
 
 
-def plan_run(config: TrainConfig) -> Plan:
+def plan_run(config: TrainConfig) -> RunPlan:
     """What `config` comes to in its folder; only reads.
 
     Raises:
@@ -188,17 +188,17 @@ def plan_run(config: TrainConfig) -> Plan:
     folder = config.out
     check_folder(folder)
     if config.overwrite or not holds_run(folder):
-        return Plan(config.resolved(), None, {})
+        return RunPlan(config.resolved(), None, {})
     earlier = load_config(folder, config.method, config.env)
     if config.log_every is None:
         config = replace(config, log_every=earlier.log_every)
     config = config.resolved()
     changed = differences(plain_options(earlier), plain_options(config))
     _refuse_other_options(folder, changed)
-    if steps_saved(folder):
+    if list_steps(folder):
         found = find_checkpoint(folder)
         _refuse_edited(folder, found, earlier)
-        plan = Plan(config, found, changed)
+        plan = RunPlan(config, found, changed)
         return plan if plan.finished else plan._replace(missing=_missing_lines(plan))
     metrics = folder / METRICS
     if metrics.exists() and metrics.stat().st_size:
@@ -206,10 +206,10 @@ def plan_run(config: TrainConfig) -> Plan:
             f"--out: {folder} holds an earlier run without a checkpoint to go on from; choose another folder, or begin "
             "again with --overwrite."
         )
-    return Plan(config, None, changed)  # it was stopped before its first step
+    return RunPlan(config, None, changed)  # it was stopped before its first step
 
 
-def carry_out(plan: Plan) -> None:
+def prepare_folder(plan: RunPlan) -> None:
     """Makes the folder what the plan wants it to be: new, or as it was at the checkpoint."""
     config, folder = plan.config, plan.config.out
     if plan.found is None:
@@ -224,17 +224,17 @@ def carry_out(plan: Plan) -> None:
     if plan.missing:
         add_event(folder, "missing metrics", problem=plan.missing)
     cut_metrics(folder, _last_line(plan.found, config))
-    add_resumed(folder, config, step, plan.changed)
+    record_resume(folder, config, step, plan.changed)
     add_event(folder, "resumed", step=step)
 
 
-def _missing_lines(plan: Plan) -> str:
+def _missing_lines(plan: RunPlan) -> str:
     if plan.found is None:
         return ""
     return check_metrics(plan.config.out, _last_line(plan.found, plan.config), plan.config.all_seeds)
 
 
-def _last_line(found: Found, config: TrainConfig) -> int:
+def _last_line(found: Checkpoint, config: TrainConfig) -> int:
     """The step of the last lines that were written before the checkpoint."""
     return found.manifest["progress"]["logged"] * config.iteration_steps
 
@@ -247,9 +247,9 @@ def _refuse_other_options(folder: Path, changed: dict[str, Any]) -> None:
         )
 
 
-def _refuse_edited(folder: Path, found: Found, earlier: TrainConfig) -> None:
+def _refuse_edited(folder: Path, found: Checkpoint, earlier: TrainConfig) -> None:
     """config.json has to say what the checkpoint was made with; somebody may have changed it."""
-    if each := foreign_options(found.manifest["config"], plain_options(earlier)):
+    if each := describe_mismatch(found.manifest["config"], plain_options(earlier)):
         raise OtherRunError(
             f"--out: config.json of {folder} is not what its checkpoint was made with: {each}. Put it back as it was, "
             "or begin again with --overwrite."
@@ -258,12 +258,12 @@ def _refuse_edited(folder: Path, found: Found, earlier: TrainConfig) -> None:
 
 def _set_aside_damaged(folder: Path, step: int) -> None:
     """Checkpoints later than the one that is used are damaged: they no longer count. Remains of writing go."""
-    for later in steps_saved(folder):
+    for later in list_steps(folder):
         if later > step:
-            place = path_of(folder, later)
+            place = checkpoint_path(folder, later)
             aside = place.with_name(f"{later}.damaged")
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(place, aside)
     for remains in (folder / CHECKPOINTS).glob(".*"):
-        if is_ours(remains):
+        if is_checkpoint_folder(remains):
             shutil.rmtree(remains, ignore_errors=True)

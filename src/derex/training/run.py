@@ -24,7 +24,7 @@ from derex.envs.host import WorkerFailed
 from derex.progress import ProgressBar
 from derex.report.runs import read_lines
 from derex.report.statistics import final_score
-from derex.training.checkpoints import VISITS_PART, Snapshot, copied, load_arrays, load_state
+from derex.training.checkpoints import VISITS_PART, Snapshot, copy_arrays, load_arrays, load_state
 from derex.training.config import TrainConfig
 from derex.training.factory import make_loop, make_training
 from derex.training.folder import (
@@ -32,27 +32,27 @@ from derex.training.folder import (
     add_event,
     append_lines,
     check_folder,
-    full_disk,
+    full_disk_error,
     holds_run,
-    is_full,
-    locked,
+    is_disk_full,
+    lock_folder,
     make_folder,
     plain_options,
     read_metrics,
 )
 from derex.training.learner import Training, check_streams, data_mesh, placed
 from derex.training.logging import TrainingBar, TrainingProgress, check_loggers, make_loggers
-from derex.training.metrics import VisitFile, check_skips, lines_of, read
+from derex.training.metrics import VisitRecorder, check_skipped_updates, make_lines, read
 from derex.training.preflight import (
-    Plan,
-    carry_out,
+    RunPlan,
     check_disk,
     check_memory,
-    memory_named,
-    one_blas_thread,
+    count_bytes,
+    explain_out_of_memory,
+    limit_blas_threads,
     plan_run,
+    prepare_folder,
     require_determinism,
-    size_of,
 )
 from derex.training.saving import Saver
 
@@ -128,7 +128,7 @@ def train(config: TrainConfig, progress: TrainingProgress | None = None) -> Trai
         require_determinism()
     if progress is None:
         progress = TrainingBar(ProgressBar("", enabled=False), int(config.steps))
-    with memory_named():
+    with explain_out_of_memory():
         return _train(config, progress)
 
 
@@ -141,7 +141,7 @@ def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
     if config.overwrite or not holds_run(config.out):
         check_disk(config.out, size)
     make_folder(config.out)
-    with locked(config.out):
+    with lock_folder(config.out):
         plan = plan_run(config)
         say = _notifier(progress)
         for problem in plan.found.problems if plan.found else ():
@@ -152,9 +152,9 @@ def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
         if plan.missing:
             say(f"{plan.missing}; it goes on without them")
         check_disk(config.out, size)
-        carry_out(plan)
-        with StopRequest() as stop, one_blas_thread():
-            return _Run(plan, training, progress, say, stop).run_to_end()
+        prepare_folder(plan)
+        with StopRequest() as stop, limit_blas_threads():
+            return _Run(plan, training, progress, say, stop).run()
 
 
 def _rehearse(config: TrainConfig) -> tuple[Training, int]:
@@ -169,7 +169,7 @@ def _rehearse(config: TrainConfig) -> tuple[Training, int]:
         json.dumps(plain_options(config), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: an option cannot be written down in JSON: {error}.") from error
-    return training, size_of(state)
+    return training, count_bytes(state)
 
 
 class _Run:
@@ -177,7 +177,7 @@ class _Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         training: Training,
         progress: TrainingProgress,
         say: Callable[[str], None],
@@ -202,7 +202,7 @@ class _Run:
                 self.saver.wait()
             raise
 
-    def _load(self, plan: Plan) -> None:
+    def _load(self, plan: RunPlan) -> None:
         """The state and all else that the run has come to so far."""
         start = time.perf_counter()
         saved: dict[str, Any] = {}
@@ -215,7 +215,7 @@ class _Run:
             self.state = load_state(plan.found, self.training, self.config)
             self.say(f"goes on from step {plan.found.path.name}")
         self._skipped_before = np.array(self.state.skips.most)
-        self.visits = VisitFile(self.config, self.training.streams.spec, visits)
+        self.visits = VisitRecorder(self.config, self.training.streams.spec, visits)
         self.done, self.logged = saved.get("iterations", 0), saved.get("logged", 0)
         self._seconds_before, self._interval_seconds = (
             saved.get("seconds", 0.0),
@@ -249,7 +249,7 @@ class _Run:
         """Environment steps of each seed."""
         return self.done * self.config.iteration_steps
 
-    def run_to_end(self) -> TrainResult:
+    def run(self) -> TrainResult:
         """Trains; every file is as it should be whenever it stops."""
         try:
             self.visits.write()
@@ -269,8 +269,8 @@ class _Run:
             for tidy in (self.visits.write, self.saver.wait):
                 with suppress(OSError):  # what went wrong first is what is told
                     tidy()
-            if isinstance(error, OSError) and is_full(error):
-                raise full_disk(self.config.out) from error
+            if isinstance(error, OSError) and is_disk_full(error):
+                raise full_disk_error(self.config.out) from error
             raise
         finally:
             self.loop.close()
@@ -295,7 +295,7 @@ class _Run:
         self.visits.draw()
         self.saver.save(snapshot)
         self.saver.wait()
-        scores = scores_of(read_metrics(self.config.out))
+        scores = compute_scores(read_metrics(self.config.out))
         times = self.compile_seconds, self.seconds, self.advancing_seconds
         return TrainResult(self.config.out, tuple(self.lines), scores, *times)
 
@@ -312,7 +312,7 @@ class _Run:
         self._interval_seconds += elapsed
         self.advancing_seconds += elapsed
         seeds, most = self.config.all_seeds, self.config.max_skipped
-        check_skips(self.state.skips, self.step, seeds, most, self._skipped_before)
+        check_skipped_updates(self.state.skips, self.step, seeds, most, self._skipped_before)
         self.progress.advanced(self.step, self.config.iteration_steps * self.config.seeds / self._pace)
 
     def _log(self) -> None:
@@ -322,7 +322,7 @@ class _Run:
         times |= self.loop.numbers()
         reading = read(self.training, self.state)
         spec = self.training.streams.spec
-        self.lines = lines_of(reading, spec, self.step, self.config.all_seeds, times)
+        self.lines = make_lines(reading, spec, self.step, self.config.all_seeds, times)
         append_lines(self.config.out / METRICS, self.lines)
         self.loggers.log(self.lines)
         self.visits.add(self.step, reading)
@@ -340,7 +340,7 @@ class _Run:
             "seconds": self.seconds,
             "interval_seconds": self._interval_seconds,
         }
-        state, dtypes = copied(self.state)
+        state, dtypes = copy_arrays(self.state)
         options = plain_options(self.config)
         return Snapshot(self.step, state, dtypes, self.visits.arrays(), progress, self.score, options)
 
@@ -360,7 +360,7 @@ class _Run:
         self.state = placed(self.training, state, self.mesh)
 
 
-def scores_of(lines: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+def compute_scores(lines: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
     """The final score of each seed, for return and, where it is defined, success."""
     names = [name for name in ("return", "success") if any(line[name] is not None for line in lines)]
     return {name: final_score(lines, name) for name in names}
@@ -375,7 +375,7 @@ def _score(lines: list[dict[str, Any]], before: float | None) -> float | None:
     return before
 
 
-def _earlier_result(plan: Plan) -> TrainResult:
+def _earlier_result(plan: RunPlan) -> TrainResult:
     """What the run has come to already."""
     lines, damaged = read_lines(plan.config.out / METRICS)
     if damaged or not lines or not all({"return", "success"} <= line.keys() for line in lines):
@@ -385,7 +385,7 @@ def _earlier_result(plan: Plan) -> TrainResult:
         )
     final = [line for line in lines if line["step"] == lines[-1]["step"]]
     seconds = plan.found.manifest["progress"]["seconds"] if plan.found else 0.0
-    return TrainResult(plan.config.out, tuple(final), scores_of(lines), 0.0, seconds, 0.0, True)
+    return TrainResult(plan.config.out, tuple(final), compute_scores(lines), 0.0, seconds, 0.0, True)
 
 
 def _notifier(progress: TrainingProgress) -> Callable[[str], None]:

@@ -14,7 +14,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from derex.training.checkpoints import Snapshot, flush, path_of, score_of, steps_saved, write_checkpoint
+from derex.training.checkpoints import (
+    Snapshot,
+    checkpoint_path,
+    flush,
+    list_steps,
+    read_score,
+    write_checkpoint,
+)
 from derex.training.folder import CHECKPOINTS, FullDiskError, add_event
 
 SPARE = 1 << 20  # bytes that have to be left besides the checkpoint
@@ -59,7 +66,7 @@ class Saver:
         shutil.rmtree(partial, ignore_errors=True)
         try:
             write_checkpoint(partial, snapshot)
-            place = path_of(self._folder, snapshot.step)
+            place = checkpoint_path(self._folder, snapshot.step)
             shutil.rmtree(place, ignore_errors=True)  # only what was found damaged can be there
             os.replace(partial, place)
             flush(place.parent)
@@ -75,14 +82,14 @@ class Saver:
                 add_event(self._folder, "old checkpoint not removed", problem=str(error), step=snapshot.step)
 
     def _explained(self, error: Exception, snapshot: Snapshot) -> Exception:
-        if _is_full(error) or free_on(self._folder) < SPARE:
+        if _is_full(error) or free_bytes(self._folder) < SPARE:
             return self._full(snapshot)
         return SavingError(
             f"--out: the checkpoint of step {snapshot.step} could not be written: {error}. {self._stands()}"
         )
 
     def _check_room(self, snapshot: Snapshot) -> None:
-        if free_on(self._folder) < snapshot.size + SPARE:
+        if free_bytes(self._folder) < snapshot.size + SPARE:
             raise self._full(snapshot)
 
     def _full(self, snapshot: Snapshot) -> FullDiskError:
@@ -97,7 +104,7 @@ class Saver:
         return "There is none before it." if self._last is None else f"That of step {self._last} is good."
 
 
-def free_on(folder: Path) -> int | float:
+def free_bytes(folder: Path) -> int | float:
     """Bytes that are free on the folder's disk; ∞ where the system knows of none, as some that are not disks say."""
     usage = shutil.disk_usage(folder)
     return usage.free if usage.total else math.inf
@@ -105,16 +112,16 @@ def free_on(folder: Path) -> int | float:
 
 def prune(folder: Path, keep: int) -> None:
     """Leaves the last `keep` checkpoints and the best; remains of ours go too, and what is somebody else's stays."""
-    steps = steps_saved(folder)
+    steps = list_steps(folder)
     kept = set(steps[-keep:])
     if steps:
-        kept.add(max(steps, key=lambda step: (score_of(folder, step), step)))
+        kept.add(max(steps, key=lambda step: (read_score(folder, step), step)))
     for path in (folder / CHECKPOINTS).iterdir():
-        if is_ours(path) and path.name not in {str(step) for step in kept}:
+        if is_checkpoint_folder(path) and path.name not in {str(step) for step in kept}:
             _remove(path)
 
 
-def is_ours(path: Path) -> bool:
+def is_checkpoint_folder(path: Path) -> bool:
     """Whether a run made it: a checkpoint, or what is left of one. Ours are folders, and no links to any."""
     return OURS.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
 

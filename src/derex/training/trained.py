@@ -38,7 +38,7 @@ from derex.report.statistics import final_score
 from derex.training.checkpoints import (
     STATE,
     CheckpointError,
-    check_belongs,
+    check_options,
     find_checkpoint,
     load_arrays,
     path_name,
@@ -134,7 +134,7 @@ def restore_agents(
     agent = agent_config(options)
     environment = make_environment(config["env"], agent)
     found = find_checkpoint(folder, checkpoint)
-    check_belongs(found, config)
+    check_options(found, config)
     saved = load_arrays(found)[STATE]
     own = {
         name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)
