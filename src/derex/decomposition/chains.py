@@ -1,11 +1,11 @@
-"""Matrices of a finite Markov decision process, in float64: what the exact decomposition starts from.
+"""Matrices of a finite Markov decision process, in float64: the input of the exact decomposition.
 
-Symbols are the paper's. P[s, a, s'] are the dynamics, P_π the transition matrix that a policy induces
-(Section 2), d the distribution of the states that transitions start from, D = diag(d), and
-A = E[x yᵀ] = D P the joint distribution of a state and what follows it (Section 3).
+Symbols are the paper's. P[s, a, s'] are the dynamics, P_π the transition matrix of a policy (Section 2), d the
+distribution of the states that transitions start from, D = diag(d), and A = E[x yᵀ] = D P the joint distribution of a
+state and its successor (Section 3).
 
-Letters in shapes: S states, A actions, n rows and m columns of a general (rectangular) joint.
-Matrices may be NumPy arrays, JAX arrays or SciPy sparse; sparse stays sparse where that makes sense.
+Letters in shapes: S states, A actions, n rows and m columns of a general (rectangular) joint. Matrices may be NumPy
+arrays, JAX arrays or SciPy sparse; sparse stays sparse where that makes sense.
 """
 
 from typing import Any, TypeAlias
@@ -15,10 +15,9 @@ import scipy.sparse as sp
 from jaxtyping import Float, Float64, Int, Num
 
 Matrix: TypeAlias = Any
-"""A float64 `np.ndarray` or `scipy.sparse.csr_array`; SciPy has no static types to say so with."""
+"""A float64 `np.ndarray` or `scipy.sparse.csr_array`; SciPy has no static types for it."""
 
-SUM_TOLERANCE = 1e-5
-"""How far a probability vector may drift from summing to one; within it, it is renormalised."""
+SUM_TOLERANCE = 1e-5  # probabilities whose sum is this close to one are renormalised
 
 
 def policy_transition_matrix(
@@ -52,7 +51,7 @@ def state_action_matrix(P_sas: Num[Any, "S A S"]) -> Float64[np.ndarray, "SA S"]
 
 
 def visitation(P_pi: Num[Any, "S S"], start: Num[Any, " S"] | int, horizon: int) -> Float64[np.ndarray, " S"]:
-    """d = (1/T) Σ_{t<T} d_0ᵀ P_π^t: where an agent is on average in the first T = `horizon` steps.
+    """d = (1/T) Σ_{t<T} d_0ᵀ P_π^t: the mean distribution over the first T = `horizon` steps.
 
     Args:
         P_pi: transition matrix, dense or sparse.
@@ -71,11 +70,7 @@ def visitation(P_pi: Num[Any, "S S"], start: Num[Any, " S"] | int, horizon: int)
 
 
 def stationary_distribution(P_pi: Num[Any, "S S"]) -> Float64[np.ndarray, " S"]:
-    """The distribution with dᵀ P_π = dᵀ, where there is only one.
-
-    Raises:
-        ValueError: when the chain has several recurrent classes, so that the answer depends on the start.
-    """
+    """The distribution with dᵀ P_π = dᵀ; an error if the chain has several recurrent classes."""
     P_pi = to_dense(_check_stochastic("P_pi", P_pi, square=True))
     n = len(P_pi)
     system = np.vstack([np.eye(n) - P_pi.T, np.ones(n)])
@@ -106,9 +101,9 @@ def empirical_joint(
     Args:
         x: ids of the states (or pairs) that transitions start from.
         y: ids of what follows them.
-        n_x: number of rows; by default the largest id of `x` and one.
-        n_y: number of columns; by default the largest id of `y` and one.
-        sparse: whether to return compressed sparse rows.
+        n_x: number of rows; by default the largest id of `x` plus one.
+        n_y: number of columns; by default the largest id of `y` plus one.
+        sparse: return compressed sparse rows.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.shape != y.shape or x.ndim != 1 or len(x) == 0:
@@ -130,12 +125,12 @@ def successor_representation(P_pi: Num[Any, "S S"], gamma: float | int) -> Float
 
 
 def laplacian(joint: Num[Any, "S S"], normalised: bool = True) -> Float64[np.ndarray, "S S"]:
-    """The graph Laplacian of the chain made symmetric (Wu et al., 2019), a baseline of the paper.
+    """The graph Laplacian of the symmetrised chain (Wu et al., 2019), a baseline of the paper.
 
     W = (D P + (D P)ᵀ)/2 with degrees w = W 1 = (d + d')/2, and L = diag(w) - W, or
     I - diag(w)^{-1/2} W diag(w)^{-1/2} when `normalised`. Rows of unvisited states are zero.
     """
-    W = _symmetrised(joint)
+    W = _symmetrise(joint)
     degree = W.sum(axis=1)
     if not normalised:
         return np.diag(degree) - W
@@ -146,16 +141,16 @@ def laplacian(joint: Num[Any, "S S"], normalised: bool = True) -> Float64[np.nda
 def laplacian_functions(joint: Num[Any, "S S"], k: int) -> Float64[np.ndarray, "S k"]:
     """The k smoothest functions after the constant: eigenfunctions of I - diag(w)^{-1} W, smallest first.
 
-    They have zero mean, unit variance and no correlation under w = (d + d')/2, the distribution under
-    which the symmetrised chain is stationary; w = d when d is itself stationary. Unvisited states get 0.
+    They have zero mean, unit variance and no correlation under w = (d + d')/2, the stationary distribution of the
+    symmetrised chain; w = d when d is itself stationary. Unvisited states get 0.
     """
-    degree = _symmetrised(joint).sum(axis=1)
+    degree = _symmetrise(joint).sum(axis=1)
     visited = degree > 0
     n = int(visited.sum())
     if not 1 <= k <= n - 1:
         raise ValueError(f"k: expected 1 <= k <= {n - 1} (visited states without the constant), got {k}.")
     root = np.sqrt(degree[visited])
-    # Lifting the constant function from eigenvalue 0 past the largest possible, 2, puts it last.
+    # Lifting the constant function from eigenvalue 0 past the largest possible one, 2, puts it last.
     lifted = laplacian(joint)[np.ix_(visited, visited)] + 3.0 * np.outer(root, root)
     vectors = np.linalg.eigh(lifted)[1][:, :k]
     functions = np.zeros((len(degree), k))
@@ -170,7 +165,7 @@ def inverse_sqrt(weights: Float[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
 
 
 def vector_signs(vectors: Float[np.ndarray, "n k"]) -> Float64[np.ndarray, " k"]:
-    """The sign of each column's entry of largest size: singular vectors times it are unique."""
+    """The sign of each column's entry of largest magnitude; multiplying by it makes singular vectors unique."""
     largest = np.argmax(np.abs(vectors), axis=0)
     return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
@@ -180,7 +175,12 @@ def to_dense(matrix: Matrix) -> np.ndarray:
     return matrix.toarray() if sp.issparse(matrix) else matrix
 
 
-def as_matrix(name: str, values: Any) -> Matrix:
+def compute_marginals(A: Matrix) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " m"]]:
+    """d and d', the sums of the rows and of the columns."""
+    return np.asarray(A.sum(axis=1)).ravel(), np.asarray(A.sum(axis=0)).ravel()
+
+
+def _check_matrix(name: str, values: Any) -> Matrix:
     """A non-negative, finite float64 matrix, dense or compressed sparse rows; errors name the argument."""
     sparse = sp.issparse(values)
     matrix: Matrix = sp.csr_array(values, dtype=np.float64) if sparse else np.asarray(values, np.float64)
@@ -195,8 +195,8 @@ def as_matrix(name: str, values: Any) -> Matrix:
 
 
 def check_joint(joint: Any) -> Matrix:
-    """A joint distribution A = D P: non-negative, summing to one; tiny drift is renormalised away."""
-    joint = as_matrix("joint", joint)
+    """Check that a joint distribution A = D P is non-negative and sums to one; tiny drift is renormalised."""
+    joint = _check_matrix("joint", joint)
     total = float(joint.sum())
     if abs(total - 1.0) > SUM_TOLERANCE:
         hint = " This looks like a transition matrix P: pass `joint_matrix(d, P)`." if total > 1.5 else ""
@@ -205,7 +205,7 @@ def check_joint(joint: Any) -> Matrix:
 
 
 def check_distribution(name: str, d: Any) -> Float64[np.ndarray, " n"]:
-    """A probability vector: non-negative, summing to one; tiny drift is renormalised away."""
+    """Check that a probability vector is non-negative and sums to one; tiny drift is renormalised."""
     d = np.asarray(d, dtype=np.float64)
     if d.ndim != 1 or not np.all(np.isfinite(d)) or np.any(d < 0) or abs(d.sum() - 1.0) > SUM_TOLERANCE:
         raise ValueError(
@@ -216,7 +216,7 @@ def check_distribution(name: str, d: Any) -> Float64[np.ndarray, " n"]:
 
 
 def _check_stochastic(name: str, P: Any, square: bool = False) -> Matrix:
-    P = as_matrix(name, P)
+    P = _check_matrix(name, P)
     if square and P.shape[0] != P.shape[1]:
         raise ValueError(f"{name}: expected a square matrix, got shape {P.shape}.")
     sums = np.asarray(P.sum(axis=1)).ravel()
@@ -259,7 +259,7 @@ def _check_ids(name: str, ids: np.ndarray, size_name: str, size: int | None) -> 
     return size
 
 
-def _symmetrised(joint: Any) -> Float64[np.ndarray, "S S"]:
+def _symmetrise(joint: Any) -> Float64[np.ndarray, "S S"]:
     A = to_dense(check_joint(joint))
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"joint: a graph Laplacian needs a square joint, got shape {A.shape}.")

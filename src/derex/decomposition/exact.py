@@ -1,24 +1,22 @@
-"""The exact decomposition of enumerable experience: the ground truth that learnt ones are held against.
+"""The exact decomposition of enumerable experience: the ground truth for learnt ones.
 
-What is decomposed is the joint A = E[x yᵀ] = D P of a state s ~ d and what follows it, s' ~ d'
-(Section 3). It can be read in two geometries, which must not be mixed up.
+It decomposes the joint A = E[x yᵀ] = D P of a state s ~ d and its successor s' ~ d' (Section 3), in one of two
+geometries.
 
-**Counting** (Section 3, Theorem 3) decomposes A = U Σ Vᵀ itself; a state is represented by its row of U.
-When D and P Pᵀ are invertible and *all* singular values are kept, ‖U_s‖²_{Λ⁻¹} = α_s / d(s)² with Λ = Σ²
-and α_s = (P Pᵀ)⁻¹_ss: rarely visited states have long representations. Both conditions matter.
-  - Truncated to its top k, the bonus has the **wrong sign**. The leading singular vectors of D P
-    put their mass where D is large, so U_s is long at the *most* visited states; the inverse
-    dependence on d(s) lives in the smallest singular values, those that truncation throws away.
-    In four rooms the rank correlation with 1/d is about -0.99 for small k.
-  - P of four rooms is singular, as that of many symmetric worlds is, and Theorem 3 then says nothing
-    even at full rank. It applies, e.g., to random dense P.
+**Counting** (Section 3, Theorem 3) decomposes A = U Σ Vᵀ itself; a state is represented by its row of U. When D and
+P Pᵀ are invertible and *all* singular values are kept, ‖U_s‖²_{Λ⁻¹} = α_s / d(s)² with Λ = Σ² and α_s = (P Pᵀ)⁻¹_ss:
+rarely visited states have long representations. Both conditions matter.
+  - Truncated to its top k, the bonus has the **wrong sign**. The leading singular vectors of D P are large where D is
+    large, so U_s is long at the *most* visited states; the inverse dependence on d(s) is in the smallest singular
+    values, which truncation removes. In four rooms the rank correlation with 1/d is about -0.99 for small k.
+  - P of four rooms is singular, as in many symmetric worlds, and Theorem 3 then says nothing even at full rank. It
+    applies, e.g., to random dense P.
 
-**Visitation** (Section 4, where batch normalisation sets the norm) decomposes M = D^{-1/2} A D'^{-1/2} with
-its constant mode √d √d'ᵀ (singular value 1, always there) taken out, as centring does. The functions
-f_i = U_i / √d and g_i = V_i / √d' have zero mean, unit variance and no correlation under d and d', and
-E[f(s) g(s')ᵀ] = Σ with 1 >= σ_1 >= σ_2 >= ... >= 0. At full rank ‖f(s)‖² = 1/d(s) - 1, whatever P is; at
-small k the factor 1/√d(s) keeps the order right while d is far from flat. This is what networks with
-batch normalisation learn, and the default here.
+**Visitation** (Section 4, where batch normalisation sets the norm; the default) decomposes M = D^{-1/2} A D'^{-1/2}
+without its constant mode √d √d'ᵀ (singular value 1, always present), which centring removes. The functions f_i =
+U_i / √d and g_i = V_i / √d' have zero mean, unit variance and no correlation under d and d', and E[f(s) g(s')ᵀ] = Σ
+with 1 >= σ_1 >= σ_2 >= ... >= 0. At full rank ‖f(s)‖² = 1/d(s) - 1 for any P; at small k the factor 1/√d(s) keeps the
+order right while d is far from flat. This is what networks with batch normalisation learn.
 
 Letters in shapes: n rows, m columns of the joint, k components.
 """
@@ -34,6 +32,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 from derex.decomposition.chains import (
     Matrix,
     check_joint,
+    compute_marginals,
     empirical_joint,
     inverse_sqrt,
     joint_matrix,
@@ -67,8 +66,7 @@ __all__ = [
 Geometry: TypeAlias = Literal["visitation", "counting"]
 GEOMETRIES: tuple[Geometry, ...] = ("visitation", "counting")
 
-DENSE_LIMIT = 2000
-"""Sparse joints with more rows or columns than this are decomposed iteratively, never made dense."""
+DENSE_LIMIT = 2000  # sparse joints with more rows or columns are decomposed iteratively, never made dense
 
 _Svd: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -109,22 +107,21 @@ class Decomposition:
         """The exploration bonus ‖f(s)‖_{Λ⁻¹} with Λ = max(σ, sigma_floor)² (Sections 3 and 4).
 
         Args:
-            weighted: whether components are weighted by Λ⁻¹; otherwise the plain norm ‖f(s)‖.
-            sigma_floor: least singular value to divide by. Directions with a small σ_i are mostly noise in
-                data, and unfloored they dominate the bonus.
+            weighted: weight components by Λ⁻¹; otherwise the plain norm ‖f(s)‖.
+            sigma_floor: least singular value to divide by. Directions with a small σ_i are mostly noise in data, and
+                without a floor they dominate the bonus.
 
         Returns:
-            The bonus of every state; infinity for states never visited, d(s) = 0. Components whose
-            singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm when
-            there is no floor: Λ⁻¹ is then the pseudo-inverse, as in the proof of Theorem 3.
+            The bonus of every state; infinity for states never visited, d(s) = 0. Without a floor, components whose
+            singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm: Λ⁻¹ is then the
+            pseudo-inverse, as in the proof of Theorem 3.
         """
         if not sigma_floor >= 0:
             raise ValueError(f"sigma_floor: expected a number >= 0, got {sigma_floor}.")
+        scaled = self.left
         if weighted:
             used = self.k if sigma_floor > 0 else self.rank
             scaled = self.left[:, :used] / np.maximum(self.singular_values[:used], sigma_floor)
-        else:
-            scaled = self.left
         return np.where(self.d > 0, np.linalg.norm(scaled, axis=1), np.inf)
 
 
@@ -133,13 +130,13 @@ def decompose(
 ) -> Decomposition:
     """The exact (truncated) singular value decomposition of a joint distribution, A_n = U Σ Vᵀ in Section 3.
 
-    Small or dense joints go through LAPACK. Sparse joints past `DENSE_LIMIT` go through ARPACK from a
-    fixed start vector, if `k` is given; without `k` they are made dense.
+    Small or dense joints use LAPACK. Sparse joints past `DENSE_LIMIT` use ARPACK from a fixed start vector if `k` is
+    given, and are made dense otherwise.
 
     Args:
-        joint: A = E[x yᵀ] = D P, non-negative and summing to one, dense or SciPy sparse; possibly
-            rectangular (state-action pairs to next states, histories to futures).
-        k: number of components; None keeps as many as there are.
+        joint: A = E[x yᵀ] = D P, non-negative and summing to one, dense or SciPy sparse; possibly rectangular
+            (state-action pairs to next states, histories to futures).
+        k: number of components; None keeps all.
         geometry: "visitation" or "counting"; see the module's text.
 
     Returns:
@@ -148,10 +145,10 @@ def decompose(
     if geometry not in GEOMETRIES:
         raise ValueError(f"geometry: expected one of {', '.join(map(repr, GEOMETRIES))}, got {geometry!r}.")
     A = check_joint(joint)
-    d, d_next = np.asarray(A.sum(axis=1)).ravel(), np.asarray(A.sum(axis=0)).ravel()
+    d, d_next = compute_marginals(A)
     rows, columns = np.flatnonzero(d > 0), np.flatnonzero(d_next > 0)
     k = _check_k(k, min(len(rows), len(columns)), geometry)
-    # Only what was visited is decomposed: null vectors of A must not settle on unvisited states.
+    # Only visited states are decomposed: null vectors of A must not have mass on unvisited ones.
     visited = A[rows][:, columns]
     if geometry == "visitation":
         U, sigma, V = _visitation_svd(visited, k)
@@ -167,8 +164,7 @@ def decompose(
 def visitation_matrix(joint: Num[Any, "n m"]) -> Matrix:
     """M = D^{-1/2} A D'^{-1/2} = D^{1/2} P D'^{-1/2}, constant mode included; sparse when `joint` is."""
     A = check_joint(joint)
-    row_scale = inverse_sqrt(np.asarray(A.sum(axis=1)).ravel())
-    column_scale = inverse_sqrt(np.asarray(A.sum(axis=0)).ravel())
+    row_scale, column_scale = map(inverse_sqrt, compute_marginals(A))
     if sp.issparse(A):
         return sp.csr_array(sp.diags_array(row_scale) @ A @ sp.diags_array(column_scale))
     return row_scale[:, None] * A * column_scale
@@ -177,12 +173,12 @@ def visitation_matrix(joint: Num[Any, "n m"]) -> Matrix:
 def _visitation_svd(A: Matrix, k: int) -> _Svd:
     """The top k singular triples of M - √d √d'ᵀ.
 
-    M has (√d, √d') as singular vectors of its largest value, 1, possibly tied. Adding √d √d'ᵀ once more
-    lifts that value alone to 2: it comes first, and all others, those of value zero too, are orthogonal
-    to it. Dropping the first triple is then the same as subtracting the constant mode.
+    M has (√d, √d') as singular vectors of its largest value, 1, possibly tied. Adding √d √d'ᵀ lifts that value alone to
+    2: it comes first, and all others, those of value zero too, are orthogonal to it. Dropping the first triple is then
+    the same as subtracting the constant mode.
     """
-    roots = np.sqrt(np.asarray(A.sum(axis=1)).ravel()), np.sqrt(np.asarray(A.sum(axis=0)).ravel())
-    U, sigma, V = _svd(visitation_matrix(A), roots, k + 1)
+    d, d_next = compute_marginals(A)
+    U, sigma, V = _svd(visitation_matrix(A), (np.sqrt(d), np.sqrt(d_next)), k + 1)
     return U[:, 1:], np.minimum(sigma[1:], 1.0), V[:, 1:]
 
 
@@ -208,7 +204,7 @@ def _iterative_svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | Non
 
 
 class _PlusOuter(LinearOperator):
-    """The operator matrix + u vᵀ, which is never formed."""
+    """The operator matrix + u vᵀ; the sum is never formed."""
 
     def __init__(self, matrix: Matrix, u: np.ndarray, v: np.ndarray) -> None:
         super().__init__(np.float64, matrix.shape)
@@ -226,8 +222,8 @@ def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
     largest = visited - 1 if geometry == "visitation" else visited
     if largest < 1:
         raise ValueError(
-            "joint: only one row or column is ever visited, so nothing is left to decompose once the "
-            "constant mode is taken out. Collect data that visits at least two states."
+            "joint: only one row or column is ever visited, so nothing is left to decompose beside the constant "
+            "mode. Collect data that visits at least two states."
         )
     if k is None:
         return largest

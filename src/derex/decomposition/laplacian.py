@@ -27,7 +27,8 @@ def orthonormality(
 
     For independent u and v it is an unbiased estimate of ‖E[f fᵀ] - I‖²/k².
     """
-    return jnp.mean(_excess(u, weights_u) * _excess(v, weights_v))
+    identity = jnp.eye(u.shape[-1])
+    return jnp.mean((sigma_hat(u, u, weights_u) - identity) * (sigma_hat(v, v, weights_v) - identity))
 
 
 def paired_orthonormality(
@@ -35,8 +36,8 @@ def paired_orthonormality(
 ) -> Float[Array, ""]:
     """L_off as the appendix prints it: u_i and v_i are the two ends of one transition.
 
-    Σ_jl (u_j u_l - δ)(v_j v_l - δ) = (u·v)² - ‖u‖² - ‖v‖² + k for each pair. It is unbounded below on bipartite
-    graphs when λ_r > k; kept for fidelity.
+    Σ_jl (u_j u_l - δ)(v_j v_l - δ) = (u·v)² - ‖u‖² - ‖v‖² + k for each pair. It is unbounded below on bipartite graphs
+    when λ_r > k; kept for fidelity.
     """
     k = u.shape[-1]
     each = jnp.sum(u * v, -1) ** 2 - jnp.sum(u * u, -1) - jnp.sum(v * v, -1) + k
@@ -57,7 +58,7 @@ def graph_drawing_loss(
         normalise: batch-normalise f (over both ends of a half together) first.
     """
     if normalise:
-        first, second = _normalised(first), _normalised(second)
+        first, second = _normalise(first), _normalise(second)
     close = (attraction(*first) + attraction(*second)) / 2
     if paired:
         off = (paired_orthonormality(*first) + paired_orthonormality(*second)) / 2
@@ -66,12 +67,7 @@ def graph_drawing_loss(
     return close + lambda_r * off
 
 
-def _excess(f: Float[Array, "b k"], weights: Float[Array, " b"] | None) -> Float[Array, "k k"]:
-    """E[f fᵀ] - I."""
-    return sigma_hat(f, f, weights) - jnp.eye(f.shape[-1])
-
-
-def _normalised(half: Half) -> Half:
+def _normalise(half: Half) -> Half:
     weights = None if half.weights is None else jnp.concatenate([half.weights, half.weights])
     shared = compute_moments(jnp.concatenate([half.f, half.g]), weights)
     return Half(standardise(half.f, shared), standardise(half.g, shared), half.weights)

@@ -1,9 +1,9 @@
-"""The losses whose minimum is the decomposition: De-Rex's own (Section 4) and the nested one.
+"""The losses whose minimum is the decomposition: De-Rex's own (Section 4), the nested one, and graph drawing.
 
-An objective sees the outputs of f and g on two *independent* halves of data and returns a loss whose gradient
-estimates the right one, with the statistics of those outputs. The gradient of L_off is a product of
-two expectations; estimating both from the same rows biases it (Theorem 4), taking one from each half does not
-(Theorem 5). "Independent" is meant: two disjoint halves of one small fixed set are not.
+An objective takes the outputs of f and g on two *independent* halves of data and returns a loss with an unbiased
+gradient, and the statistics of those outputs. The gradient of L_off is a product of two expectations; estimating both
+from the same rows biases it (Theorem 4), taking one from each half does not (Theorem 5). Two disjoint halves of one
+small fixed set are not independent.
 
 Shapes: b rows of a half, k features. Weights (b,) are masks or counts (`derex.decomposition.statistics`).
 """
@@ -33,7 +33,7 @@ REFERENCE_LAMBDA_R = 10.0
 
 
 class Estimate(NamedTuple):
-    """A loss to differentiate, and what its two halves say about the decomposition (no gradient)."""
+    """A loss to differentiate, and the statistics of its two halves (no gradient)."""
 
     loss: Float[Array, ""]
     statistics: BatchStatistics
@@ -41,14 +41,11 @@ class Estimate(NamedTuple):
 
 @runtime_checkable
 class Objective(Protocol):
-    """A decomposition objective: pure, hashable, and ignorant of networks."""
+    """A decomposition objective: a pure, hashable function of outputs, independent of the networks."""
 
     tied: ClassVar[bool]  # one network for both sides (g = f)
 
     def __call__(self, first: Half, second: Half) -> Estimate: ...
-
-
-# --- The pieces, by equation -------------------------------------------------------------------------------------
 
 
 def diag_loss(sigma: Float[Array, "k k"]) -> Float[Array, ""]:
@@ -82,8 +79,8 @@ def off_value(first: Float[Array, "k k"], second: Float[Array, "k k"]) -> Float[
 def penalty_weight(lambda_r: float | int | str, k: int) -> float:
     """λ_r as a number; "grow" is λ_r (k - 1) / 15 with the paper's λ_r = 10 at k = 16.
 
-    L_diag averages k entries and L_off k² - k of them, so the penalty on each pair fades like 1/k against the
-    reward for its diagonal, and duplicated modes begin to pay at large k. Growing like k keeps the balance.
+    L_diag averages k entries and L_off k² - k of them, so the penalty on each pair decays like 1/k against the reward
+    for its diagonal, and duplicated modes pay off at large k. A weight that grows like k keeps the balance.
     """
     if lambda_r == "grow":
         return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
@@ -92,21 +89,18 @@ def penalty_weight(lambda_r: float | int | str, k: int) -> float:
     return float(lambda_r)
 
 
-# --- The objectives ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class DeRexObjective:
     """-L_diag + λ_r L̂_off on batch-normalised outputs, the paper's loss.
 
     Attributes:
         lambda_r: weight of the off-diagonal penalty.
-        normalise: batch-normalise both outputs, each half by its own statistics. Without it L_diag has no
-            maximum: for exact tests, not for training.
+        normalise: batch-normalise both outputs, each half by its own statistics. Without it L_diag has no maximum: for
+            exact tests, not for training.
         double_sampling: take the two factors of ∂L_off from different halves. False is the biased loss.
-        limit: cut normalised outputs at ± this. At unit variance |f_i(s)| ≤ d(s)^-½, so states visited at least
-            limit⁻² of the time are untouched; a rarer one cannot make up a feature's whole variance in the one
-            batch that holds it. Where a policy moves, that is what lost the decomposition (docs/agents.md).
+        limit: clip normalised outputs to ± limit. At unit variance |f_i(s)| ≤ d(s)^-½, so states visited at least
+            limit⁻² of the time are unaffected; a rarer one cannot be a whole feature in the batch that holds it. With a
+            changing policy that lost the decomposition (docs/agents.md).
     """
 
     lambda_r: float = REFERENCE_LAMBDA_R
@@ -116,7 +110,7 @@ class DeRexObjective:
     tied: ClassVar[bool] = False
 
     def __call__(self, first: Half, second: Half) -> Estimate:
-        sigmas = [self._sigma(half) for half in (first, second)]
+        sigmas = self._sigma(first), self._sigma(second)
         if self.double_sampling:
             off = double_sampled_off_loss(*sigmas)
         else:
@@ -140,10 +134,10 @@ class NestedObjective:
 
         L = Σ_i [ -2 Σ_ii + C_f,ii C_g,ii + 2 Σ_{j<i} C_f,ij C_g,ij ],    f_j, g_j stopped in the last sum,
 
-    so that it finds the i-th singular pair by itself, whatever comes after it. Covariances are centred by their
-    own half and carry Bessel's factor, hence unbiased; C_f and C_g come from different halves, hence their
-    product and its gradient are too. Outputs are not normalised: f_i and g_i share a free factor (c, 1/c), and
-    E f_i² E g_i² = σ_i² at the minimum. BatchStatistics are read after both are rescaled to unit variance.
+    so that it finds the i-th singular pair independently of later ones. Covariances are centred by their own half and
+    carry Bessel's factor, hence unbiased; C_f and C_g come from different halves, hence their product and its gradient
+    are too. Outputs are not normalised: f_i and g_i share a free factor (c, 1/c), and E f_i² E g_i² = σ_i² at the
+    minimum. Statistics are computed after both are rescaled to unit variance.
     """
 
     tied: ClassVar[bool] = False
@@ -157,10 +151,7 @@ class NestedObjective:
 
 @dataclass(frozen=True)
 class GraphDrawingObjective:
-    """The Laplacian baseline (appendix C; Wu et al.) behind the same interface: g is f itself.
-
-    Attributes: see `derex.decomposition.laplacian.graph_drawing_loss`.
-    """
+    """The Laplacian baseline (appendix C; Wu et al.), with g = f; attributes as in `graph_drawing_loss`."""
 
     lambda_r: float = REFERENCE_LAMBDA_R
     paired: bool = False
@@ -175,7 +166,7 @@ class GraphDrawingObjective:
 def make_objective(
     name: str, k: int, lambda_r: float | int | str = REFERENCE_LAMBDA_R, limit: float = math.inf
 ) -> Objective:
-    """The objective of that name for k features; `limit` is for the one that normalises its outputs, "derex"."""
+    """The objective of that name for k features; only "derex", which normalises its outputs, uses `limit`."""
     weight = penalty_weight(lambda_r, k)
     objectives: dict[str, Objective] = {
         "derex": DeRexObjective(weight, limit=limit),
@@ -192,9 +183,7 @@ def _mean_off_diagonal(matrix: Float[Array, "k k"]) -> Float[Array, ""]:
     return (jnp.sum(matrix) - jnp.trace(matrix)) / max(k * k - k, 1)
 
 
-def _nested_covariances(
-    half: Half,
-) -> tuple[Float[Array, " k"], Float[Array, "k k"], Float[Array, "k k"]]:
+def _nested_covariances(half: Half) -> tuple[Float[Array, " k"], Float[Array, "k k"], Float[Array, "k k"]]:
     """diag Σ and the nested C_f, C_g of a half: unbiased, lower-triangular, later components only."""
     rows = half.f.shape[0] if half.weights is None else jnp.sum(half.weights)
     bessel = rows / jnp.maximum(rows - 1.0, 1.0)
