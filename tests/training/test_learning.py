@@ -18,11 +18,6 @@ STREAMS = 64
 pytestmark = pytest.mark.usefixtures("optimised_compilation")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def calm_adam() -> None:
-    """And Adam is Adam."""
-
-
 def settings(env: str) -> AgentConfig:
     """`--preset small`."""
     return find_preset("small").agent(env, "vmpo", "")

@@ -277,8 +277,6 @@ COMPARE = """
 import json
 from pathlib import Path
 import jax, numpy as np
-from derex.agents import learning
-learning.ADAM_EPSILON = 1e-3  # as in conftest.py
 from derex.agents.config import AgentConfig
 from derex.training import TrainConfig, make_training
 from derex.training.learner import data_mesh, placed

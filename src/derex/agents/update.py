@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -27,7 +26,7 @@ from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Rollout
 from derex.agents.vmpo import Duals, generalised_advantage_estimation, initial_duals, projected, vmpo_loss
-from derex.networks.layers import trainable_mask
+from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
 from derex.representations.base import BonusUse, Representation, RepresentationState
 
 DECAY = 0.99
@@ -120,9 +119,7 @@ class AdvantageBatch(NamedTuple):
 
 def optimiser(config: AgentConfig) -> optax.GradientTransformation:
     """Adam on clipped gradients; apart from it Adam for the duals, which have to follow the policy."""
-    networks = optax.chain(
-        optax.clip_by_global_norm(config.clip), optax.adam(config.learning_rate, eps=ADAM_EPSILON)
-    )
+    networks = clipped_adam(config.learning_rate, config.clip, ADAM_EPSILON)
     labels = Trained("networks", "networks", "duals")  # type: ignore[arg-type]
     return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
 
@@ -131,7 +128,7 @@ def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joi
     """Before the first update."""
     duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
     trained = Trained(network, joint, duals)
-    state = optimiser(config).init(eqx.filter(trained, trainable_mask(trained)))
+    state = init_optimiser(optimiser(config), trained)
     return Learner(trained, state, initial_scale(), initial_scale())
 
 
@@ -234,31 +231,23 @@ def update_agent(
     """`epochs` passes over the unroll, in `minibatches` of whole streams, against the policy that acted."""
     B = len(advantages_batch.advantages)
 
-    def update(carry: Any, inputs: tuple[Array, PRNGKeyArray]):
-        before, optimiser_state, state = carry
+    def loss(trained: Trained, inputs: tuple[Array, PRNGKeyArray]):
         chosen, key = inputs
-        part = AdvantageBatch(
-            *jax.tree.map(
-                lambda leaf: leaf[chosen],
-                (advantages_batch.rollout, advantages_batch.advantages, advantages_batch.targets),
-            )
-        )
-        parameters, fixed = eqx.partition(before, trainable_mask(before))
-
-        def loss(parameters: Any):
-            return agent_loss(config, policy, representation, eqx.combine(parameters, fixed), part, key)
-
-        gradient, (noticed, numbers) = jax.grad(loss, has_aux=True)(parameters)
-        updates, optimiser_state = optimiser(config).update(gradient, optimiser_state, parameters)
-        trained: Any = eqx.combine(optax.apply_updates(parameters, updates), fixed)
-        trained = trained._replace(duals=projected(trained.duals))
-        return (trained, optimiser_state, representation.track(state, noticed)), numbers
+        part = jax.tree.map(lambda leaf: leaf[chosen], advantages_batch)
+        return agent_loss(config, policy, representation, trained, part, key)
 
     order_key, loss_key = jax.random.split(key)
     orders = jax.vmap(lambda key: jax.random.permutation(key, B))(jax.random.split(order_key, config.epochs))
     updates = config.epochs * config.minibatches
-    carry = (learner.trained, learner.optimiser, state._replace(joint=None))
-    inputs = (orders.reshape(updates, -1), jax.random.split(loss_key, updates))
-    (trained, optimiser_state, state), numbers = jax.lax.scan(update, carry, inputs)
-    learner = learner._replace(trained=trained, optimiser=optimiser_state)
-    return learner, state._replace(joint=trained.joint), jax.tree.map(jnp.mean, numbers)
+    after = run_gradient_steps(
+        loss,
+        optimiser(config),
+        learner.trained,
+        learner.optimiser,
+        (orders.reshape(updates, -1), jax.random.split(loss_key, updates)),
+        carry=state._replace(joint=None),
+        update_carry=representation.track,
+        project=lambda trained: trained._replace(duals=projected(trained.duals)),
+    )
+    learner = learner._replace(trained=after.networks, optimiser=after.optimiser)
+    return learner, after.carry._replace(joint=after.networks.joint), jax.tree.map(jnp.mean, after.outputs)

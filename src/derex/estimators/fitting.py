@@ -21,6 +21,7 @@ from derex.decomposition.statistics import (
 )
 from derex.estimators.data import Source
 from derex.networks.layers import Fixed, trainable_mask
+from derex.networks.optimisation import init_optimiser, run_gradient_steps
 
 CLIP = 1.0  # global gradient norm
 SMALLEST_VARIANCE = 1e-12
@@ -106,8 +107,8 @@ def optimiser() -> optax.GradientTransformation:
 @eqx.filter_jit
 def initial_state(networks: eqx.Module, k: int) -> TrainState:
     """Before the first step."""
-    params = eqx.filter(networks, trainable_mask(networks))
-    return TrainState(networks, optimiser().init(params), init_statistics(k), jnp.zeros((), jnp.int32))
+    optimiser_state = init_optimiser(optimiser(), networks)
+    return TrainState(networks, optimiser_state, init_statistics(k), jnp.zeros((), jnp.int32))
 
 
 @eqx.filter_jit
@@ -115,25 +116,23 @@ def train_chunk(
     objective: Objective, source: Source, state: TrainState, items: Any, rates: Float[Array, " steps"]
 ) -> tuple[TrainState, Progress]:
     """Scan over `items`, one step each: take two halves, descend the objective, update the running statistics."""
-    params, fixed = eqx.partition(state.networks, trainable_mask(state.networks))
 
-    def loss(params: Any, item: Any):
-        networks = eqx.combine(params, fixed)
+    def loss(networks: Any, item: Any):
         estimate = objective(*source.halves(item, networks))
-        return estimate.loss, estimate.statistics
+        return estimate.loss, (estimate.statistics, estimate.loss)
 
-    def step(carry: Any, inputs: Any):
-        params, optimiser_state, running = carry
-        item, rate = inputs
-        (value, statistics), gradient = jax.value_and_grad(loss, has_aux=True)(params, item)
-        updates, optimiser_state = optimiser().update(gradient, optimiser_state)
-        params = jax.tree.map(lambda p, u: (p - rate * u).astype(p.dtype), params, updates)
-        return (params, optimiser_state, update_statistics(running, statistics)), value
-
-    carry = (params, state.optimiser, state.running)
-    (params, optimiser_state, running), losses = jax.lax.scan(step, carry, (items, rates))
-    state = TrainState(eqx.combine(params, fixed), optimiser_state, running, state.step + len(rates))
-    return state, _progress(losses, running, params)
+    networks, optimiser_state, running, losses = run_gradient_steps(
+        loss,
+        optimiser(),
+        state.networks,
+        state.optimiser,
+        items,
+        carry=state.running,
+        update_carry=update_statistics,
+        rates=rates,
+    )
+    state = TrainState(networks, optimiser_state, running, state.step + len(rates))
+    return state, _progress(losses, running, eqx.filter(networks, trainable_mask(networks)))
 
 
 def _progress(losses: Float[Array, " steps"], running: RunningStatistics, params: PyTree) -> Progress:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import optax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.layers import trainable_mask
+from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
 from derex.representations.base import LARGEST_COUNT, check, check_counts, check_positive
 
 ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
@@ -49,15 +48,11 @@ class OptimisedTraining:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on clipped gradients."""
-        return optax.chain(
-            optax.clip_by_global_norm(self.clip), optax.adam(self.learning_rate, eps=ADAM_EPSILON)
-        )
+        return clipped_adam(self.learning_rate, self.clip, ADAM_EPSILON)
 
     def begin(self, networks: Any) -> OptimisedNetworks:
         """Before the first step."""
-        return OptimisedNetworks(
-            networks, self.optimiser.init(eqx.filter(networks, trainable_mask(networks)))
-        )
+        return OptimisedNetworks(networks, init_optimiser(self.optimiser, networks))
 
     def minibatch(self, unroll: Any, key: PRNGKeyArray) -> Any:
         """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
@@ -74,18 +69,10 @@ class OptimisedTraining:
     ) -> OptimisedNetworks:
         """`steps` of descent on loss(networks, rows, key), each on some rows of the unroll."""
 
-        def step(own: OptimisedNetworks, key: PRNGKeyArray):
-            networks, optimiser = own
+        def minibatch_loss(networks: Any, key: PRNGKeyArray):
             draw_key, loss_key = jax.random.split(key)
-            rows = self.minibatch(unroll, draw_key)
-            trained, fixed = eqx.partition(networks, trainable_mask(networks))
+            return loss(networks, self.minibatch(unroll, draw_key), loss_key), (None, None)
 
-            def of_trained(trained: Any):
-                return loss(eqx.combine(trained, fixed), rows, loss_key)
-
-            gradient = jax.grad(of_trained)(trained)
-            updates, optimiser = self.optimiser.update(gradient, optimiser, trained)
-            networks = eqx.combine(optax.apply_updates(trained, updates), fixed)
-            return OptimisedNetworks(networks, optimiser), None
-
-        return jax.lax.scan(step, own, jax.random.split(key, self.steps))[0]
+        keys = jax.random.split(key, self.steps)
+        after = run_gradient_steps(minibatch_loss, self.optimiser, own.networks, own.optimiser, keys)
+        return OptimisedNetworks(after.networks, after.optimiser)
