@@ -13,8 +13,21 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    PathOption = Path
+else:
+    PathOption = Path | str
+    """type of an option that accepts strings and holds a path: `convert_path` in `__post_init__`"""
+
+
+def convert_path(options: Any, name: str) -> None:
+    """Replaces a string in the field `name` of a frozen dataclass by a path."""
+    value = getattr(options, name)
+    if isinstance(value, str):
+        object.__setattr__(options, name, Path(value))
 
 
 def closest_match(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

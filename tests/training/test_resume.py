@@ -100,8 +100,9 @@ def send(number: int) -> Callable[[], None]:
 
 def stop(config: TrainConfig, iteration: int) -> None:
     """As SIGTERM does."""
-    with pytest.raises(Stopped, match=f"stopped by SIGTERM at step {iteration * STEPS}, and saved"):
+    with pytest.raises(Stopped, match=f"stopped by SIGTERM at step {iteration * STEPS}") as stopped:
         train(config, At(iteration, send(signal.SIGTERM)))
+    assert stopped.value.exit_code == 0
 
 
 def without_times(folder: Path) -> list[dict[str, Any]]:
@@ -297,8 +298,9 @@ def test_a_second_ctrl_c_interrupts(tmp_path: Path) -> None:
 def test_ctrl_c_stops_as_sigterm_does(tmp_path: Path) -> None:
     with pytest.raises(
         Stopped, match=rf"stopped by Ctrl-C at step {4 * STEPS}.*derex train --resume {tmp_path}"
-    ):
+    ) as stopped:
         train(tiny(tmp_path), At(4, send(signal.SIGINT)))
+    assert stopped.value.exit_code == 130
     assert find_checkpoint(tmp_path).path.name == str(4 * STEPS)
 
 

@@ -10,7 +10,7 @@ from derex import cli
 from derex.agents import AgentConfig
 from derex.cli.train import _config
 from derex.representations.states import StatesConfig
-from derex.training import load_config, read_metrics
+from derex.training import Stopped, load_config, read_metrics, run
 from derex.training.presets import exploration_agent, exploration_form
 
 TINY = ("--streams", "16", "--agent.width", "16", "--agent.unroll", "8", "--agent.epochs", "1")
@@ -76,6 +76,18 @@ def test_a_run_that_diverges_is_2(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert error.startswith("derex: error: training diverged by step ")
     assert "5 updates in a row were skipped since a loss or a gradient was not finite" in error
     assert (tmp_path / "a" / "checkpoints" / "0" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("signal_name", "code"), [("Ctrl-C", 130), ("SIGTERM", 0)])
+def test_a_stopped_run_has_the_exit_code_of_its_signal(
+    signal_name: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise Stopped("stopped at step 8", signal_name)
+
+    monkeypatch.setattr(run, "train", stop)
+    assert exit_code("train", "--env", "catch", "--out", "a") == code
+    assert "stopped at step 8" in capsys.readouterr().err
 
 
 def test_what_may_change_when_a_run_is_resumed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS
 from derex.representations.states import StatesConfig
+from derex.studies.definitions import TabularStudy
 from derex.training.config import TrainConfig, config_type, from_plain
 from derex.training.presets import PRESETS, find_preset
 from derex.types import Amount, Box, Words
@@ -52,6 +53,13 @@ def config(**options: Any) -> TrainConfig:
 def test_what_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         config(**options)
+
+
+def test_a_string_is_a_path() -> None:
+    given: Any = "runs/a"
+    assert TrainConfig("catch", given) == config()
+    assert TrainConfig("catch", given).out == Path("runs/a")
+    assert TabularStudy(out=given).out == Path("runs/a")
 
 
 def test_steps_become_whole_iterations() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from pathlib import Path
 from typing import Any
+
+from derex._text import PathOption
 
 
 class UsageError(ValueError):
@@ -25,6 +28,8 @@ def parse(
     """
     import tyro
 
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_path_rule)
     try:
         return tyro.cli(
             config,
@@ -32,11 +37,27 @@ def parse(
             description=inspect.cleandoc(config.__doc__) if config.__doc__ else summary,
             args=arguments,
             config=() if pairs else (tyro.conf.FlagCreatePairsOff,),
+            registry=registry,
         )
     except SystemExit as stop:
         if not stop.code and {"-h", "--help"} & set(arguments):
             print(examples_text(examples))
         raise
+
+
+def _path_rule(info: Any) -> Any:
+    """Shows options that accept strings as paths like other paths."""
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    if info.type != PathOption:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: Path(words[0]),
+        is_instance=lambda value: isinstance(value, Path | str),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def check_checkpoint(which: str) -> None:

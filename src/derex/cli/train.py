@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
             result = train(config, TrainingBar(bar, steps, config.seeds))
     except Stopped as stopped:
         print(f"derex: {stopped}", file=sys.stderr)
-        return 0
+        return stopped.exit_code
     _show(result)
     return 0
 

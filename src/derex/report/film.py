@@ -49,7 +49,7 @@ def check_film(path: Path, fps: int, scale: int) -> None:
         _ffmpeg()
 
 
-def write_film(path: Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
+def write_film(path: str | Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
     """Writes the film, as large as its largest picture.
 
     Args:
@@ -58,6 +58,7 @@ def write_film(path: Path, frames: Sequence[Frame], fps: int = 12, scale: int = 
         fps: how many a second.
         scale: how many pixels a pixel becomes, along each side.
     """
+    path = Path(path)
     check_film(path, fps, scale)
     pictures = _of_one_size([_captioned(frame, scale) for frame in frames])
     held = [max(round(HOLD * fps), 1) if frame.hold else 1 for frame in frames]

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from derex._text import PathOption, convert_path
+
 Value = TypeVar("Value")
 Study = TypeVar("Study")
 
@@ -61,11 +63,18 @@ CONTROLS: tuple[Cell, ...] = (("derex", 16, 10.0, "untrained"), ("derex", 16, 10
 QUICK: tuple[Cell, ...] = (("derex", 16, 10.0, ""), ("nested", 16, 10.0, ""), *CONTROLS)
 
 
+class _OutIsPath:
+    """Accepts strings as `out`."""
+
+    def __post_init__(self) -> None:
+        convert_path(self, "out")
+
+
 @dataclass(frozen=True)
-class TabularStudy:
+class TabularStudy(_OutIsPath):
     """Figure 2: states as ids. Learnt against exact, in both geometries, with controls."""
 
-    out: Path = Path("results/tabular")
+    out: PathOption = Path("results/tabular")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
@@ -90,10 +99,10 @@ class TabularStudy:
 
 
 @dataclass(frozen=True)
-class PixelsStudy:
+class PixelsStudy(_OutIsPath):
     """Figure 3: states as 30×30 pictures through a convolutional network. Learnt against exact, with controls."""
 
-    out: Path = Path("results/pixels")
+    out: PathOption = Path("results/pixels")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
@@ -117,10 +126,10 @@ class PixelsStudy:
 
 
 @dataclass(frozen=True)
-class UnseenStudy:
+class UnseenStudy(_OutIsPath):
     """A room is closed while data is collected; AUROC of the bonus between its states and the seen ones."""
 
-    out: Path = Path("results/unseen")
+    out: PathOption = Path("results/unseen")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: one room, one seed"""
@@ -142,10 +151,10 @@ class UnseenStudy:
 
 
 @dataclass(frozen=True)
-class AsymmetryStudy:
+class AsymmetryStudy(_OutIsPath):
     """De-Rex against graph drawing as dynamics lose their symmetry: error of the best linear value function."""
 
-    out: Path = Path("results/asymmetry")
+    out: PathOption = Path("results/asymmetry")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: two levels, three mazes"""
@@ -215,10 +224,10 @@ class PomdpCase:
 
 
 @dataclass(frozen=True)
-class PomdpStudy:
+class PomdpStudy(_OutIsPath):
     """Section 5 and appendix D: beliefs, representations and bonuses of histories when the agent is hidden."""
 
-    out: Path = Path("results/pomdp")
+    out: PathOption = Path("results/pomdp")
     """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
     quick: bool = False
     """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
@@ -298,14 +307,14 @@ class ExplorationCase:
 
 
 @dataclass(frozen=True)
-class ExplorationStudy:
+class ExplorationStudy(_OutIsPath):
     """The methods on exploration environments: success against steps, with intervals over seeds.
 
     Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent, but
     for the learning rate of `derex` on the agent's belief.
     """
 
-    out: Path = Path("results/exploration")
+    out: PathOption = Path("results/exploration")
     """folder for runs, pictures, metrics.json and report.html; after an interruption finished runs are kept"""
     quick: bool = False
     """a short look: one small environment, three methods, two seeds; it shows what is written more than who is best"""

@@ -213,8 +213,9 @@ def read_score(folder: Path, step: int) -> float:
     return -np.inf if score is None else score
 
 
-def find_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoint:
+def find_checkpoint(folder: str | Path, checkpoint: str | int = "latest") -> Checkpoint:
     """The first good one in the order that `checkpoint` asks for; a step is that one or none."""
+    folder = Path(folder)
     steps = list_steps(folder)
     if not steps:
         raise CheckpointError(f"folder: {folder} has no checkpoint.")

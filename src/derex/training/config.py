@@ -12,9 +12,9 @@ import numbers
 import types
 import typing
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from derex._text import PathOption, convert_path
 from derex.agents.config import AgentConfig
 
 _NUMBERS = {
@@ -105,7 +105,7 @@ class TrainConfig:
 
     env: str
     """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ...; several: a,b,c"""
-    out: Path
+    out: PathOption
     """folder for metrics.jsonl, config.json, checkpoints and the map of visits; a run that is there goes on"""
     method: str = "derex"
     """vmpo, laplacian, rnd, derex-rep, derex, or your own as package.module:Class"""
@@ -144,6 +144,7 @@ class TrainConfig:
     """options of the form; none: its own defaults"""
 
     def __post_init__(self) -> None:
+        convert_path(self, "out")
         check_types(self)
         for name in ("steps", "log_every"):
             value = getattr(self, name)

@@ -207,9 +207,9 @@ def _over_seeds(rows: list[Row]) -> Row:
     return {name: bootstrap_interval(values)._asdict() for name, values in means.items()}
 
 
-def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def read_evaluations(folder: str | Path) -> dict[str, list[dict[str, Any]]]:
     """What eval.json of a run holds, by step; refuses a file that is something else."""
-    path = folder / EVALUATIONS
+    path = Path(folder) / EVALUATIONS
     if not path.exists():
         return {}
     content = read_json(path)
@@ -218,11 +218,12 @@ def read_evaluations(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return content
 
 
-def save_evaluation(folder: Path, step: int, entry: dict[str, Any]) -> Path:
+def save_evaluation(folder: str | Path, step: int, entry: dict[str, Any]) -> Path:
     """Adds an evaluation to eval.json under its step; one with the same options takes the place of the earlier.
 
     Those that do not say what was played (`env`), as earlier versions wrote them, are of the run's own environment.
     """
+    folder = Path(folder)
     content = read_evaluations(folder)
     own = (read_json(folder / CONFIG) or {}).get("config", {}).get("env")
     others = [one for one in content.get(str(step), []) if _options(one, own) != _options(entry, own)]

@@ -58,7 +58,17 @@ from derex.training.saving import Saver
 
 
 class Stopped(KeyboardInterrupt):
-    """The run was asked to stop, has saved its state, and can go on from there."""
+    """The run was stopped by a signal and has saved its state.
+
+    Args:
+        message: at which step it stopped, and how to resume it.
+        signal_name: "SIGTERM" or "Ctrl-C".
+    """
+
+    def __init__(self, message: str, signal_name: str = "Ctrl-C"):
+        super().__init__(message)
+        self.exit_code = 0 if signal_name == "SIGTERM" else 130
+        """of `derex train`: a scheduler's SIGTERM is no failure; after Ctrl-C, `train && eval` must not go on"""
 
 
 class StopRequest:
@@ -282,7 +292,8 @@ class _Run:
         add_event(self.config.out, "stopped", by=self.stop.asked, step=self.step)
         raise Stopped(
             f"stopped by {self.stop.asked} at step {self.step}, and saved. The same command goes on from there, or: "
-            f"derex train --resume {self.config.out}"
+            f"derex train --resume {self.config.out}",
+            self.stop.asked,
         )
 
     def _finished(self) -> TrainResult:
