@@ -61,6 +61,12 @@ class ProgressBar:
         self._last_line = time.monotonic()
         self.show(status)
 
+    def announce(self, status: str) -> None:
+        """Shows the status behind the bar; of a single task also as a plain line, where there is no live bar."""
+        self.show(status)
+        if self._enabled and not self._live and self._tasks == 1:
+            self.print(self._labelled(status))
+
     def update(
         self, done: int, total: int, news: str = "", *, rate: float | int | None = None, copies: int = 1
     ) -> None:

@@ -181,7 +181,10 @@ def _wandb_id(folder: Path, step: int) -> str:
 
 @runtime_checkable
 class TrainingProgress(Protocol):
-    """Receives the progress of a training run. A method `noted(text)` is optional; it receives messages."""
+    """Receives the progress of a training run.
+
+    Two methods are optional: `compiling()` is called before compilation starts; `noted(text)` receives messages.
+    """
 
     def compiled(self, seconds: float) -> None:
         """Compilation took this long; training starts."""
@@ -208,6 +211,9 @@ class TrainingBar:
     def __init__(self, bar: ProgressBar, steps: int, seeds: int = 1):
         self._bar, self._steps, self._seeds = bar, steps, seeds
         self._news = ""
+
+    def compiling(self) -> None:
+        self._bar.announce("compiling, usually 10 to 60 s, less if the program is cached")
 
     def compiled(self, seconds: float) -> None:
         self._bar.show(f"compiled in {seconds:.0f} s")

@@ -215,6 +215,7 @@ class _Run:
     def _load(self, plan: RunPlan) -> None:
         """The state and all else that the run has come to so far."""
         start = time.perf_counter()
+        getattr(self.progress, "compiling", lambda: None)()
         saved: dict[str, Any] = {}
         visits = None
         if plan.found is None:
