@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Int32, Shaped
 
-NO_ACTION = -1  # "previous action" of the first step of an episode, where actions are numbers
-MAX_ACTIONS = 2**20  # numbers of actions are smaller
+NO_ACTION = -1  # previous action at the first step of an episode, for discrete actions
+MAX_ACTIONS = 2**20  # discrete actions are smaller
 
 
 class Transitions(NamedTuple):
@@ -27,22 +27,18 @@ class Transitions(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """Observations that recur, each stored once: the one at (b, t) is `values[index[b, t]]`.
-
-    A world of a hundred frames needs a hundred of them in memory, and a network needs to read a hundred of them,
-    however many steps are walked.
-    """
+    """Recurring observations, each stored and encoded once: the one at (b, t) is `values[index[b, t]]`."""
 
     values: Any  # a pytree of arrays (n, …)
     index: Int[Any, "*batch"]
 
 
 class Trajectories(NamedTuple):
-    """B streams of T steps: what an agent saw, what it had just done, and where episodes begin and end.
+    """B streams of T steps: observations, previous actions, and where episodes begin and end.
 
-    Row b is read from left to right. A True in `first` starts an episode: nothing before it is remembered or
-    predicted across it, so a row may hold one episode or, as an actor's unroll does, several. Streams of unequal
-    lengths are padded at their ends, where `valid` is False; what the padding holds does not matter.
+    A True in `first` starts an episode, and nothing is remembered or predicted across it: a row may hold one episode
+    or, like an actor's rollout, several. Shorter streams are padded at their ends with arbitrary values, where `valid`
+    is False.
     """
 
     observation: Any
@@ -61,11 +57,11 @@ class Trajectories(NamedTuple):
 
     @property
     def lengths(self) -> Int[Any, " B"]:
-        """Steps of each row that are not padding."""
+        """Number of valid steps of each row."""
         return self.valid.sum(axis=1)
 
     def rows(self, index: Any) -> Trajectories:
-        """The same streams, some of them: `trajectories.rows(slice(0, 64))`."""
+        """Select streams: `trajectories.rows(slice(0, 64))`."""
         observation = self.observation
         if isinstance(observation, Indexed):
             chosen: Any = observation._replace(index=observation.index[index])
@@ -75,34 +71,34 @@ class Trajectories(NamedTuple):
 
     @classmethod
     def from_episodes(cls, observations: Iterable[Any], actions: Iterable[Any]) -> Trajectories:
-        """Whole episodes of any lengths, one a row, padded to the longest.
+        """Build trajectories from whole episodes of any lengths, one per row, padded to the longest.
 
         Args:
             observations: for each episode a pytree of arrays (T_i + 1, …): o_0, …, o_T. A list is always read as
-                steps, T_i + 1 observations one after the other; parts of an observation go into dicts or tuples.
+                T_i + 1 steps; parts of an observation go into dicts or tuples.
             actions: for each episode an array (T_i, …): a_0, …, a_{T-1}; action t led from o_t to o_{t+1}.
         """
-        seen, done = _episodes("observations", observations), _episodes("actions", actions)
-        if len(seen) != len(done) or len(done) == 0:
+        seen, acted = _list_episodes("observations", observations), _list_episodes("actions", actions)
+        if len(seen) != len(acted) or len(acted) == 0:
             raise ValueError(
                 f"observations and actions: expected one of each for every episode, at least one episode; got "
-                f"{len(seen)} and {len(done)}."
+                f"{len(seen)} and {len(acted)}."
             )
-        previous = [_previous(number, episode) for number, episode in enumerate(_filled_in(done))]
-        seen = [_arrays(number, *each) for number, each in enumerate(zip(seen, previous, strict=True))]
+        previous = [_shift_actions(number, episode) for number, episode in enumerate(_action_arrays(acted))]
+        seen = [_check_steps(i, episode, len(previous[i])) for i, episode in enumerate(seen)]
         steps = [len(each) for each in previous]
         valid = np.arange(max(steps)) < np.asarray(steps)[:, None]
         first = np.zeros_like(valid)
         first[:, 0] = True
-        return cls(_padded("observations", seen), _padded("actions", previous), first, valid)
+        return cls(_pad("observations", seen), _pad("actions", previous), first, valid)
 
 
 class TimeStep(NamedTuple):
-    """What an environment says at one step; with leading axes, what many say at once.
+    """Output of an environment at one step, or of many environments with leading axes.
 
-    An episode is first, …, last; the step after a last one is the first of the next episode, and the action between
-    the two has no effect. So the last observation is seen like any other: its value can be asked for where the
-    episode was cut (truncation), and its discount is 0 where it truly ended (termination).
+    The step after the last one of an episode is the first of the next, and the action between the two has no effect.
+    So the last observation is returned like any other: a truncated episode can bootstrap from its value, and a
+    terminated one has discount 0.
     """
 
     observation: Any
@@ -112,13 +108,13 @@ class TimeStep(NamedTuple):
     discount: Float[Any, "*B"]
     """0 where the episode has terminated, 1 everywhere else"""
     truncated: Bool[Any, "*B"]
-    """whether the episode is cut here, though it could have gone on"""
+    """whether the episode is cut here without having terminated"""
     first: Bool[Any, "*B"]
     """whether an episode begins here"""
 
     @property
     def last(self) -> Bool[Any, "*B"]:
-        """Whether the episode ends here, one way or the other."""
+        """Whether the episode ends here, by termination or truncation."""
         return (self.discount == 0) | self.truncated
 
 
@@ -147,23 +143,23 @@ ActionSpec = Discrete | MultiDiscrete | Box
 
 @dataclass(frozen=True)
 class Symbols:
-    """A part of an observation: integers that name things, such as the tiles of a grid; their order means nothing."""
+    """A part of an observation: categorical integers, such as the tiles of a grid."""
 
     shape: tuple[int, ...]
-    """its last axis holds what is said of one thing: kind, colour, state"""
+    """the last axis holds the attributes of one cell: kind, colour, state"""
     sizes: tuple[int, ...]
-    """along the last axis: the i-th number is one of sizes[i]"""
+    """along the last axis: the i-th attribute is in [0, sizes[i])"""
     dtype: Any = np.uint8
 
 
 @dataclass(frozen=True)
 class Words:
-    """A part of an observation: an instruction, as a number for each word, 0 after the last."""
+    """A part of an observation: an instruction as one integer per word, 0 after the last."""
 
     length: int = 32
     """longer instructions are cut"""
     buckets: int = 1000
-    """words are numbered from 1 to less than this, by a hash that never changes"""
+    """words are numbered from 1 to buckets - 1 by a stable hash"""
     dtype: Any = np.int32
 
     @property
@@ -173,34 +169,30 @@ class Words:
 
 @dataclass(frozen=True)
 class Amount:
-    """A part of an observation: a number of any size, such as a reward; large ones count by their order."""
+    """A part of an observation: numbers of any magnitude, such as rewards; large ones are compressed."""
 
     shape: tuple[int, ...] = ()
     dtype: Any = np.float32
 
 
 class EnvironmentSpec(NamedTuple):
-    """What an agent has to know about an environment before it begins."""
+    """Name, observations, actions and horizon of an environment."""
 
     name: str
     observation: Any
-    """a pytree, without leading axes, of jax.ShapeDtypeStruct and, where numbers alone do not say what a part is,
-    `Symbols`, `Words` and `Amount`"""
+    """a pytree, without leading axes, of jax.ShapeDtypeStruct, `Symbols`, `Words` and `Amount`"""
     action: ActionSpec
     horizon: int
     """steps after which an episode is cut"""
     success_return: float | None = None
     """an episode with at least this return counts as a success; None: success is not defined"""
     n_states: int = 0
-    """number of states, where they can be numbered; else 0"""
+    """number of states of an enumerable environment; else 0"""
     positions: Int[np.ndarray, "n 2"] | None = None
     """(row, column) at which each numbered state is drawn; several may share a place"""
 
 
-# --- episodes --------------------------------------------------------------------------------------------------------
-
-
-def _episodes(name: str, episodes: Any) -> list[Any]:
+def _list_episodes(name: str, episodes: Any) -> list[Any]:
     if isinstance(episodes, dict | str) or not isinstance(episodes, Iterable):
         raise TypeError(
             f"{name}: expected a list with one entry for each episode, got {type(episodes).__name__}. "
@@ -209,21 +201,20 @@ def _episodes(name: str, episodes: Any) -> list[Any]:
     return list(episodes)
 
 
-def _filled_in(actions: list[Any]) -> list[np.ndarray]:
-    """Actions as arrays; an episode without any has those of the others, none of them."""
-    arrays = [np.asarray(episode, np.int32 if _is_empty_list(episode) else None) for episode in actions]
+def _action_arrays(actions: list[Any]) -> list[np.ndarray]:
+    """Actions as arrays; an episode without any gets the shape and dtype of the others."""
+    arrays = [
+        np.asarray(each, np.int32 if isinstance(each, list | tuple) and not each else None)
+        for each in actions
+    ]
     example = next((array for array in arrays if array.ndim and len(array)), None)
     if example is None:
         return arrays
     return [array if array.size else np.zeros((0, *example.shape[1:]), example.dtype) for array in arrays]
 
 
-def _is_empty_list(values: Any) -> bool:
-    return isinstance(values, list | tuple) and len(values) == 0
-
-
-def _previous(number: int, actions: np.ndarray) -> np.ndarray:
-    """a_{-1}, a_0, …, a_{T-1} with a_{-1} standing for "none"."""
+def _shift_actions(number: int, actions: np.ndarray) -> np.ndarray:
+    """a_{-1}, a_0, …, a_{T-1}; a_{-1} means "none"."""
     if actions.ndim == 0 or actions.dtype.kind not in "iuf":
         raise ValueError(
             f"actions: expected integers or floats, an array with one row for each step of an episode; got "
@@ -240,40 +231,38 @@ def _previous(number: int, actions: np.ndarray) -> np.ndarray:
     return np.concatenate([start, actions.astype(np.int32)])
 
 
-def _arrays(number: int, observation: Any, previous: np.ndarray) -> Any:
-    """The observations of one episode, a row for each step in every part."""
-    needed = len(previous)
-    if isinstance(observation, list) and len(observation) == needed:
-        observation = stack_observations(f"observations: episode {number}", observation)
-    elif isinstance(observation, list):
-        raise ValueError(_wrong_number(number, needed, [len(observation)]) + " A list is read as steps.")
-    observation = jax.tree.map(np.asarray, observation)
+def _check_steps(number: int, observation: Any, steps: int) -> Any:
+    """The observations of one episode as arrays with a row for each step."""
+    is_list = isinstance(observation, list)
+    if is_list and len(observation) == steps:
+        observation, is_list = stack_observations(f"observations: episode {number}", observation), False
     leaves = jax.tree.leaves(observation)
-    if not leaves:
+    if not leaves and not is_list:
         raise ValueError(
             f"observations: episode {number} holds no array, got {observation!r}; expected one row for each step."
         )
-    if any(leaf.ndim == 0 for leaf in leaves):
+    if not is_list and any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError(
             f"observations: episode {number} holds single numbers, expected arrays with one row for each step. A list "
             "inside of a dict or tuple is read as a pytree; make it an array: np.asarray(observation)."
         )
-    lengths = {len(leaf) for leaf in leaves}
-    if lengths != {needed}:
-        raise ValueError(_wrong_number(number, needed, sorted(lengths)))
-    return observation
-
-
-def _wrong_number(number: int, needed: int, got: list[int]) -> str:
-    return (
-        f"observations: episode {number} has {needed - 1} actions, so it needs {needed} observations (one more: what "
-        f"the last action led to); got {got}."
-    )
+    lengths = {len(observation)} if is_list else {len(leaf) for leaf in leaves}
+    if lengths != {steps}:
+        raise ValueError(
+            f"observations: episode {number} has {steps - 1} actions, so it needs {steps} observations (one more: "
+            f"what the last action led to); got {sorted(lengths)}.{' A list is read as steps.' if is_list else ''}"
+        )
+    return jax.tree.map(np.asarray, observation)
 
 
 def stack_observations(name: str, observations: list[Any]) -> Any:
-    """Observations one by one, all of the same parts, as one pytree of arrays with a row for each."""
-    trees = [jax.tree.map(np.asarray, each, is_leaf=_is_numbers) for each in observations]
+    """Stack single observations, all with the same parts, into one pytree of arrays with a row for each."""
+
+    def is_array(node: Any) -> bool:
+        """Whether a node is a list of plain numbers, possibly nested: an array, not a pytree."""
+        return isinstance(node, list) and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(node))
+
+    trees = [jax.tree.map(np.asarray, each, is_leaf=is_array) for each in observations]
     shapes = [jax.tree.map(np.shape, tree) for tree in trees]
     for place, (tree, shape) in enumerate(zip(trees, shapes, strict=True)):
         if jax.tree.structure(tree) != jax.tree.structure(trees[0]) or shape != shapes[0]:
@@ -284,24 +273,22 @@ def stack_observations(name: str, observations: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def _is_numbers(node: Any) -> bool:
-    """A list of plain numbers, perhaps in lists: an array, and no pytree."""
-    return isinstance(node, list) and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(node))
-
-
-def _padded(name: str, episodes: list[Any]) -> Any:
+def _pad(name: str, episodes: list[Any]) -> Any:
     """Episodes as rows of one pytree of arrays, zeros after their ends."""
     for number, episode in enumerate(episodes):
         if jax.tree.structure(episode) != jax.tree.structure(episodes[0]):
+            outlines = [
+                str(jax.tree.map(lambda _: "array", e)).replace("'array'", "array")
+                for e in (episodes[0], episode)
+            ]
             raise ValueError(
-                f"{name}: episodes must agree in the parts of a step; episode 0 has {_outlined(episodes[0])} and "
-                f"episode {number} has {_outlined(episode)}."
+                f"{name}: episodes must agree in the parts of a step; episode 0 has {outlines[0]} and "
+                f"episode {number} has {outlines[1]}."
             )
 
-    def padded(*arrays: np.ndarray) -> np.ndarray:
-        kinds = [(array.shape[1:], array.dtype.kind) for array in arrays]
+    def pad(*arrays: np.ndarray) -> np.ndarray:
         for number, array in enumerate(arrays):
-            if kinds[number] != kinds[0]:
+            if (array.shape[1:], array.dtype.kind) != (arrays[0].shape[1:], arrays[0].dtype.kind):
                 raise ValueError(
                     f"{name}: episodes must agree in the shape and type of a step; episode 0 has {arrays[0].dtype} of "
                     f"shape {arrays[0].shape[1:]} and episode {number} has {array.dtype} of shape {array.shape[1:]}."
@@ -312,9 +299,4 @@ def _padded(name: str, episodes: list[Any]) -> Any:
             row[: len(array)] = array
         return out
 
-    return jax.tree.map(padded, *episodes)
-
-
-def _outlined(tree: Any) -> str:
-    """The structure of a pytree, to be read by people."""
-    return str(jax.tree.map(lambda _: "array", tree)).replace("'array'", "array")
+    return jax.tree.map(pad, *episodes)
