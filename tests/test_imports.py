@@ -23,6 +23,7 @@ RULES: dict[str, set[str]] = {
     "training": {*CHAIN[:-1], "envs", "report"},
     "_version": set(),
     "_text": set(),
+    "compilation": set(),
     "progress": set(),
     "envs": {"types"},
     "estimators": {"types", "decomposition", "networks"},
@@ -32,7 +33,7 @@ RULES: dict[str, set[str]] = {
     "cli": {"studies", "training", "envs", "types", "report", "doctor"},
     "__init__": {"types", "decomposition", "estimators", "training"},
 }
-ANYBODY = {"_version", "_text", "progress"}
+ANYBODY = {"_version", "_text", "compilation", "progress"}
 SHUT_OUT = {
     "report": {"jax", "jaxlib", "equinox", "optax", "sklearn"}
 }  # packages a room may not import, even late

@@ -13,6 +13,7 @@ from derex._text import closest_match
 from derex._version import __version__
 from derex.cli import studies
 from derex.cli.parsing import UsageError, columns_text, examples_text
+from derex.compilation import enable_compilation_cache
 
 COMMANDS: dict[str, str] = {
     "demo": "Figures 2 and 3 of the paper, quick: numbers, pictures, pages to open",
@@ -111,6 +112,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise UsageError(_unknown_command(command))
+    enable_compilation_cache()
     return import_module(f"derex.cli.{command}").run(rest)
 
 

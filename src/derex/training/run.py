@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from derex.compilation import enable_compilation_cache
 from derex.envs.host import WorkerFailed
 from derex.progress import ProgressBar
 from derex.report.runs import read_lines
@@ -134,6 +135,7 @@ def train(config: TrainConfig, progress: TrainingProgress | None = None) -> Trai
         WorkerFailed: a worker had to be started again too often; all is saved.
         OSError: the folder cannot be used, holds another run, its disk is full, or there is too little memory.
     """
+    enable_compilation_cache()
     if config.deterministic:
         require_determinism()
     if progress is None:
