@@ -1,4 +1,4 @@
-"""V-MPO: policies, losses, returns and the scale of rewards, as pure functions on arrays."""
+"""V-MPO agents: policies, network, rollouts, losses and updates, as pure functions on arrays."""
 
 from derex.agents.config import AgentConfig
 from derex.agents.policy import Categorical, Gaussian, MultiCategorical, Policy, make_policy

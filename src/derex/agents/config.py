@@ -1,40 +1,40 @@
-"""How an agent is built and trained; plain data, without JAX, so that commands can show it quickly."""
+"""Options of the agent. Plain data without JAX, so that the CLI can show them quickly."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-LARGEST = 1 << 20  # of what is counted
+LARGEST = 1 << 20  # of counts
 ENCODERS = ("plain", "appendix", "appendix-conv")
 PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """V-MPO (Song et al.) and its network. Each value has its paper's symbol where it has one."""
+    """V-MPO (Song et al.) and its network, with the papers' symbols."""
 
     core: str = "lstm"
-    """lstm, or feed-forward for an agent without memory; or one of your own in `derex.networks.recurrent.CORES`"""
+    """lstm, feed-forward (no memory), or your own in `derex.networks.recurrent.CORES`"""
     width: int = 128
     """units of every layer"""
     encoder: str = "plain"
-    """plain, or that of appendix B: appendix (pictures by a residual network), appendix-conv (by a smaller one)"""
+    """plain, or appendix B's: appendix (residual network for images) or appendix-conv (smaller)"""
     previous_action: bool = True
-    """show the agent what it did at the step before; one without memory can keep notes there"""
+    """include the previous action in the observation"""
     previous_reward: bool = False
-    """show the agent the reward of the step before, as a part of what it sees"""
+    """include the previous reward in the observation"""
     compute: str = "float32"
-    """precision of the products of encoder and core: float32, or bfloat16; parameters, heads and losses stay float32"""
+    """precision of matrix products in encoder and core: float32 or bfloat16; all else stays float32"""
     unroll: int = 32
     """T: transitions between updates"""
     epochs: int = 4
-    """how often each transition is learnt from before the policy that acts is refreshed"""
+    """passes over each rollout"""
     minibatches: int = 4
-    """parts of an unroll, each of whole streams; epochs × minibatches is T_target"""
+    """parts of a rollout, each of whole streams; epochs × minibatches is T_target"""
     learning_rate: float = 3e-4
     clip: float = 1.0
-    """largest global norm of a gradient"""
+    """maximum global gradient norm"""
     dual_rate: float = 0.01
     """learning rate of η and α"""
     gamma: float = 0.99
@@ -52,23 +52,22 @@ class AgentConfig:
     multiplier: float = 5.0
     """α at the start"""
     value_weight: float = 0.5
-    """of the squared error of the values in the loss"""
+    """weight of the squared value error in the loss"""
     entropy_weight: float = 0.0
-    """of the policy's entropy, which is then taken off the loss; V-MPO has none. Where rewards are rare, pass on pass
-    over the same transitions makes a policy certain of what it happened to do"""
+    """weight of the policy's entropy, subtracted from the loss; V-MPO has none. With rare rewards, many passes over the
+    same transitions make a policy deterministic too early"""
     normalise_advantages: bool = True
-    """divide advantages by their standard deviation in the unroll, each stream of reward by its own, and centre them"""
+    """centre advantages and divide them by their standard deviation in the rollout, per reward stream"""
     scale_decay: float = 0.99
-    """of the running deviations that rewards and bonuses are divided by"""
+    """decay of the running deviations that rewards and bonuses are divided by"""
     reward_floor: float = 0.0
-    """rewards are divided by their running deviation or by this, if it is larger: small costs stay small until there is
-    a reward to weigh them against"""
+    """lower bound on the deviation that rewards are divided by: small costs stay small until there is a reward"""
     reward_clip: float = 10.0
-    """largest reward after that division"""
+    """rewards are clipped to ± this after the division"""
     bonus_gamma: float = 0.99
-    """γ of the bonus, with two values"""
+    """γ of the bonus, with `two_values`"""
     two_values: bool = False
-    """value reward and bonus apart, each with its own discount, and add A + λ_b A_bonus"""
+    """separate value functions and discounts for reward and bonus; advantages are A + λ_b A_bonus"""
 
     def __post_init__(self) -> None:
         counts = ("width", "unroll", "epochs", "minibatches")

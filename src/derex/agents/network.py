@@ -1,4 +1,4 @@
-"""The agent's network: F₁ embeds, F₂ remembers, policy and values read the belief (appendix B).
+"""The agent's network: embedding F₁, recurrent core F₂, and heads for policy and values (appendix B).
 
 Shapes: B streams, S steps, H units, P parameters of the policy, V value streams.
 """
@@ -30,7 +30,7 @@ __all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts", "make
 
 
 class AgentHead(eqx.Module):
-    """A rectified layer and a linear one on the belief."""
+    """Head of the policy or of the values: one hidden ReLU layer and a linear layer on the belief."""
 
     hidden: Float[Array, "H H"]
     hidden_bias: Float[Array, " H"]
@@ -49,7 +49,7 @@ class AgentHead(eqx.Module):
 
 
 class NetworkOutput(NamedTuple):
-    """What the network makes of some steps of some streams."""
+    """Output of the network for S steps of B streams."""
 
     view: RolloutView
     policy: Float[Array, "B S P"]
@@ -66,7 +66,7 @@ class AgentNetwork(eqx.Module):
     policy: AgentHead
     value: AgentHead
     compute: str = eqx.field(static=True)
-    """precision of the products of F₁ and F₂; what is kept and what comes out is in single precision"""
+    """precision of the matrix products of F₁ and F₂; parameters and outputs stay in float32"""
     sees_action: bool = eqx.field(static=True)
     """whether O_t holds the previous action"""
 
@@ -84,7 +84,7 @@ class AgentNetwork(eqx.Module):
         *,
         key: PRNGKeyArray,
     ):
-        """`action` numbers encode an action, `outputs` parametrise the policy, `values` streams are valued."""
+        """`action`: numbers that encode an action; `outputs`: policy parameters; `values`: value streams."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
         self.compute, self.sees_action = compute, sees_action
         self.embedding = make_agent_embedding(encoder, observation, action, width, key=embedding_key)
@@ -93,7 +93,7 @@ class AgentNetwork(eqx.Module):
         self.value = AgentHead(width, values, VALUE_SCALE, key=value_key)
 
     def __call__(self, trajectories: Trajectories, memory: Any) -> NetworkOutput:
-        """Everything at every step, beginning with `memory` of what came before."""
+        """Evaluates all steps, starting from the core's `memory` before the first."""
         embedding, core = cast_to_precision((self.embedding, self.core), self.compute)
         observed = embedding.embed_observations(trajectories.observation, trajectories.shape)
         acted = embedding.embed_actions(trajectories.previous_action) if self.sees_action else 0.0
@@ -109,7 +109,7 @@ class AgentNetwork(eqx.Module):
 def make_network(
     config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
 ) -> AgentNetwork:
-    """The network that the options ask for."""
+    """Builds the network that `config` describes."""
     return AgentNetwork(
         observation,
         policy.width,

@@ -1,8 +1,7 @@
-"""Policies as distributions: from the numbers that a network gives to actions, probabilities and divergences.
+"""Policies as distributions over actions, parametrised by a network's output.
 
-A policy here is a small record without parameters of its own; the parameters are arrays (*B, S) with any leading
-axes, S = `policy.size`. Letters in shapes: *B leading axes, S numbers a network gives, W numbers an action is
-encoded in, P parts of the divergence. Parameters must be finite.
+A policy is a hashable record without arrays; its parameters are finite arrays (*B, S).
+Shapes: *B leading axes, S policy parameters, W numbers that encode an action, P parts of the divergence.
 """
 
 import math
@@ -23,23 +22,23 @@ SMALLEST_SCALE = 1e-4  # in the same units
 
 @runtime_checkable
 class Policy(Protocol):
-    """A family of distributions over actions: pure and hashable, whatever the actions are."""
+    """A family of distributions over actions: pure functions in a hashable record."""
 
     kl_parts: ClassVar[tuple[str, ...]]
     """names of the P parts of the divergence; each has its own bound and multiplier"""
 
     @property
     def size(self) -> int:
-        """S, how many numbers a network gives."""
+        """S, the number of parameters."""
         ...
 
     @property
     def width(self) -> int:
-        """W, how many numbers an action is encoded in."""
+        """W, the number of values that encode an action."""
         ...
 
     def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Shaped[Array, "..."]:
-        """One action for each of the leading axes, all from this one key."""
+        """Draws one action for each element of the leading axes."""
         ...
 
     def mode(self, parameters: Float[Array, "*B S"]) -> Shaped[Array, "..."]:
@@ -59,7 +58,7 @@ class Policy(Protocol):
         ...
 
     def encoded(self, action: Shaped[Array, "..."]) -> Float32[Array, "*B W"]:
-        """The action as numbers that a network reads; zeros where there was none."""
+        """The action as network input; zeros for no action."""
         ...
 
 
@@ -114,7 +113,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class MultiCategorical:
-    """Several independent choices at once, the i-th one of sizes[i]; the parameters are their logits in a row."""
+    """Several independent choices, the i-th one of sizes[i]; the parameters are their concatenated logits."""
 
     sizes: tuple[int, ...]
     kl_parts: ClassVar[tuple[str, ...]] = ("policy",)
@@ -155,12 +154,12 @@ class MultiCategorical:
         return _sum([choice.entropy(logits) for choice, logits in each])
 
     def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
-        """Of the joint distribution: the sum over the choices."""
+        """KL of the joint distribution: the sum over the choices."""
         each = zip(self.choices, self._split(old), self._split(new), strict=True)
         return _sum([choice.kl(p, q) for choice, p, q in each])
 
     def encoded(self, action: Int[Array, "*B m"]) -> Float32[Array, "*B W"]:
-        """One-hots in a row; zeros for each `NO_ACTION`."""
+        """Concatenated one-hots; zeros for each `NO_ACTION`."""
         each = zip(self.choices, self._columns(action), strict=True)
         return jnp.concatenate([choice.encoded(one) for choice, one in each], axis=-1)
 
@@ -176,14 +175,14 @@ class MultiCategorical:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A vector of independent normal numbers; parameters are the means, then the raw scales.
+    """A vector of independent normal variables; parameters are the means, then the raw scales.
 
     In units of half the range h = (high - low)/2 about its centre c,
 
         μ = c + h m,    σ = h [softplus(ρ + ρ₀) + 10⁻⁴],    parameters (m, ρ),
 
-    with ρ₀ such that ρ = 0 is σ = h/2. Nothing is squashed: environments clip, and what is learnt from is the
-    action that was drawn, not the clipped one.
+    with ρ₀ such that ρ = 0 is σ = h/2. Actions are not squashed: environments clip them, and the agent learns from
+    the action that was drawn, not the clipped one.
     """
 
     dimensions: int
@@ -240,8 +239,8 @@ class Gaussian:
             KL_σ = KL(N(μ, σ) ‖ N(μ, σ')) = Σ_i ½(eˣ - 1 - x),    x = 2 log(σ/σ')
 
         with (μ, σ) old and (μ', σ') new. Acme holds the old σ in KL_μ too; rlax leaves the choice to its caller
-        (its tests divide by the new σ, so that the two parts add up to the divergence of both). With the old one
-        the bound on the mean does not loosen when the policy widens.
+        (its tests divide by the new σ, so that the two parts add up to the whole divergence). With the old σ the
+        bound on the mean does not loosen when the policy widens.
         """
         (mu, sigma), (mu_new, sigma_new) = self.mean_and_scale(old), self.mean_and_scale(new)
         mean = jnp.square((mu_new - mu) / sigma) / 2
@@ -250,12 +249,12 @@ class Gaussian:
         return jnp.stack([jnp.sum(mean, axis=-1), jnp.sum(covariance, axis=-1)], axis=-1)
 
     def encoded(self, action: Float[Array, "*B d"]) -> Float32[Array, "*B W"]:
-        """What the environment does with it: the vector, clipped to the range."""
+        """The vector, clipped to the range as environments do."""
         return jnp.clip(action, self.low, self.high).astype(jnp.float32)
 
 
 def make_policy(action: ActionSpec) -> Policy:
-    """The family of policies for an environment's actions."""
+    """The policy for an environment's actions."""
     match action:
         case Discrete(n):
             return Categorical(n)

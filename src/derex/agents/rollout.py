@@ -20,7 +20,7 @@ from derex.types import EnvironmentSpec, TimeStep, Trajectories
 
 @runtime_checkable
 class EnvironmentStreams(Protocol):
-    """B environments that go on for ever: after the last step of an episode comes the first of the next."""
+    """B parallel environments with automatic reset: after the last step of an episode comes the first of the next."""
 
     @property
     def spec(self) -> EnvironmentSpec: ...
@@ -36,18 +36,18 @@ class EnvironmentStreams(Protocol):
 
 
 class Actor(NamedTuple):
-    """Where acting stands; every array begins with B."""
+    """State of the actor between rollouts. Every array begins with B."""
 
     environment: Any
     time_step: TimeStep
     previous_action: Float[Array, "B A"]
     """encoded; 0 at first steps"""
     memory: Any
-    """of the core, before `time_step` is seen"""
+    """of the core, before `time_step`"""
 
 
 class Rollout(NamedTuple):
-    """What happened in an unroll; transition t goes from step t to step t + 1."""
+    """Experience of T transitions; transition t goes from step t to step t + 1."""
 
     trajectories: Trajectories
     """S steps; previous actions are encoded"""
@@ -57,16 +57,16 @@ class Rollout(NamedTuple):
     policy: Float[Array, "B T P"]
     """parameters of the policy that acted"""
     value: Float[Array, "B S V"]
-    """as the acting network sees it"""
+    """of the network that acted"""
     reward: Float[Array, "B T"]
     discount: Float[Array, "B T"]
     """0 where step t + 1 terminated the episode"""
     last: Bool[Array, "B T"]
     """whether step t + 1 ended the episode, by termination or truncation"""
     valid: Bool[Array, "B T"]
-    """False where step t was a last one: what follows is a reset"""
+    """False where step t was the last of an episode: the transition is a reset"""
     state_id: Int[Array, "B S"] | None
-    """the environment's own number of each step's state, where it has one; for diagnostics, never for learning"""
+    """the environment's id of each state, where it has one; for diagnostics, never for learning"""
 
 
 class AgentMemory(NamedTuple):
@@ -130,14 +130,10 @@ def act(
 def init_actor(
     network: AgentNetwork, policy: Policy, streams: EnvironmentStreams, key: PRNGKeyArray
 ) -> Actor:
-    """All streams at the first step of an episode, staggered so that episodes do not end in step."""
+    """Resets all streams, staggered so that their episodes do not end at the same time."""
     environment, time_step = streams.reset(key, stagger=True)
-    return Actor(
-        environment,
-        time_step,
-        jnp.zeros((streams.n, policy.width)),
-        network.core.initial(streams.n),
-    )
+    memory = init_memory(network, policy, streams.n)
+    return Actor(environment, time_step, memory.previous_action, memory.core)
 
 
 def collect_rollout(
@@ -148,7 +144,7 @@ def collect_rollout(
     key: PRNGKeyArray,
     length: int,
 ) -> tuple[Actor, Rollout]:
-    """Act for `length` transitions."""
+    """Acts for `length` transitions; returns the actor after them and the experience."""
 
     def step(actor: Actor, key: PRNGKeyArray):
         action_key, environment_key = jax.random.split(key)

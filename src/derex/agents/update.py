@@ -1,14 +1,13 @@
-"""Rewards brought to unit scale by a running standard deviation (BYOL-Explore, appendix A.3).
+"""Learning from a rollout: scaled rewards with bonuses, advantages, and V-MPO's updates.
+
+Rewards are divided by a running standard deviation (BYOL-Explore, appendix A.3):
 
     m₁ ← β m₁ + (1 - β) mean r,    m₂ ← β m₂ + (1 - β) mean r²,    w ← β w + (1 - β)
     μ = m₁/w,  μ₂ = m₂/w,    σ = √(max(μ₂ - μ², 0) + 10⁻⁸),    r/σ
 
-Nothing is subtracted: a centred bonus would punish the familiar, and 0 should stay 0. The environment's reward and the
-bonus are scaled apart, each with a `Scale` of its own.
+No mean is subtracted: 0 stays 0. The environment's reward and the bonus each have their own `Scale`.
 
-Learning from an unroll: rewards with bonuses, advantages, and V-MPO's updates.
-
-Shapes: B streams, T transitions, V streams of reward.
+Shapes: B streams, T transitions, V reward streams.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ CLIP = 10.0  # the first reward after a hundred batches without any comes out at
 
 
 class Scale(NamedTuple):
-    """Exponential means of r and r²; divide by `weight` to correct the bias of starting at zero."""
+    """Exponential means of r and r². Dividing by `weight` corrects their start at zero."""
 
     first: Float[Array, ""]
     second: Float[Array, ""]
@@ -43,7 +42,7 @@ class Scale(NamedTuple):
 
 
 def initial_scale() -> Scale:
-    """Nothing seen yet."""
+    """A scale before any update."""
     return Scale(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
 
@@ -53,7 +52,7 @@ def update_scale(
     weights: Bool[Array, "*B"] | Float[Array, "*B"] | None = None,
     decay: float = DECAY,
 ) -> Scale:
-    """One batch more. Values of weight 0 (False) do not count; a batch in which none does changes nothing."""
+    """Adds a batch. Values of weight 0 (False) do not count; a batch without any that counts changes nothing."""
     counted = jnp.ones(values.shape, values.dtype) if weights is None else weights.astype(values.dtype)
     total = jnp.sum(counted)
     r = jnp.where(counted > 0, values, 0.0)
@@ -73,12 +72,12 @@ def deviation(scale: Scale) -> Float[Array, ""]:
 def scaled(
     values: Float[Array, "*B"], scale: Scale, clip: float | None = CLIP, smallest: float = 0.0
 ) -> Float[Array, "*B"]:
-    """r/max(σ, smallest), clipped to ±clip (None: not clipped). Before any update σ = 1."""
+    """r/max(σ, smallest), clipped to ±clip (None: not clipped). σ = 1 before any update."""
     divided = values / jnp.maximum(deviation(scale), smallest)
     return divided if clip is None else jnp.clip(divided, -clip, clip)
 
 
-ADAM_EPSILON = 1e-5  # parameters without a gradient would otherwise walk about on rounding errors
+ADAM_EPSILON = 1e-5  # otherwise rounding errors move parameters whose gradient is 0
 SMALLEST_DEVIATION = 0.01  # of advantages, in units of normalised reward
 
 
@@ -87,12 +86,12 @@ class Trained(NamedTuple):
 
     network: AgentNetwork
     joint: Any
-    """of the representation, as far as it is trained with the agent"""
+    """networks of the representation that are trained with the agent"""
     duals: Duals
 
 
 class Learner(NamedTuple):
-    """What learning changes."""
+    """State of learning."""
 
     trained: Trained
     optimiser: optax.OptState
@@ -101,7 +100,7 @@ class Learner(NamedTuple):
 
 
 class RewardStreams(NamedTuple):
-    """What is to be collected: one stream of reward, or several with values of their own."""
+    """One reward stream, or several that each have a value function."""
 
     rewards: Float[Array, "B T V"]
     weights: Float[Array, " V"]
@@ -110,7 +109,7 @@ class RewardStreams(NamedTuple):
 
 
 class AdvantageBatch(NamedTuple):
-    """An unroll with what it was worth."""
+    """A rollout with its advantages and value targets."""
 
     rollout: Rollout
     advantages: Float[Array, "B T"]
@@ -118,14 +117,14 @@ class AdvantageBatch(NamedTuple):
 
 
 def optimiser(config: AgentConfig) -> optax.GradientTransformation:
-    """Adam on clipped gradients; apart from it Adam for the duals, which have to follow the policy."""
+    """Adam on clipped gradients for the networks; a separate Adam for the duals, which must follow the policy."""
     networks = clipped_adam(config.learning_rate, config.clip, ADAM_EPSILON)
     labels = Trained("networks", "networks", "duals")  # type: ignore[arg-type]
     return optax.multi_transform({"networks": networks, "duals": optax.adam(config.dual_rate)}, labels)
 
 
 def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joint: Any) -> Learner:
-    """Before the first update."""
+    """State before the first update."""
     duals = initial_duals(len(policy.kl_parts), config.temperature, config.multiplier)
     trained = Trained(network, joint, duals)
     state = init_optimiser(optimiser(config), trained)
@@ -135,9 +134,9 @@ def init_learner(config: AgentConfig, policy: Policy, network: AgentNetwork, joi
 def combine_rewards(
     config: AgentConfig, learner: Learner, rollout: Rollout, bonus: Float[Array, "B S"], use: BonusUse
 ) -> tuple[Learner, RewardStreams]:
-    """R_t + λ_b Bonus_t, or the two apart; each divided by its own running deviation (appendix B).
+    """R_t + λ_b Bonus_t, or both as separate streams, each divided by its running deviation (appendix B).
 
-    Bonus_t is that of the history at t + 1, and 0 where the episode ends there: what follows cannot be explored.
+    Bonus_t is the bonus of step t + 1, and 0 where the episode ends there: nothing can be explored after it.
     """
     counted = rollout.valid & ~rollout.last
     reward_scale = update_scale(learner.reward_scale, rollout.reward, rollout.valid, config.scale_decay)
@@ -155,7 +154,7 @@ def combine_rewards(
 
 
 def compute_advantages(config: AgentConfig, rollout: Rollout, streams: RewardStreams) -> AdvantageBatch:
-    """Advantages and value targets; the advantages of several streams of reward add up."""
+    """Advantages and value targets. The weighted advantages of several reward streams are added."""
 
     def of_stream(reward: Array, value: Array, gamma: Array):
         advantages, targets = generalised_advantage_estimation(
@@ -169,7 +168,7 @@ def compute_advantages(config: AgentConfig, rollout: Rollout, streams: RewardStr
 
 
 def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:
-    """Mean 0 and deviation 1 over what counts; what hardly varies, such as values before any reward, stays small."""
+    """Mean 0 and deviation 1 over valid transitions; advantages that hardly vary (no reward yet) stay small."""
     centred = advantages - jnp.mean(advantages, where=valid)
     deviation = jnp.sqrt(jnp.mean(jnp.square(centred), where=valid))
     return centred / jnp.maximum(deviation, SMALLEST_DEVIATION)
@@ -180,31 +179,34 @@ def agent_loss(
     policy: Policy,
     representation: Representation,
     trained: Trained,
-    advantages_batch: AdvantageBatch,
+    batch: AdvantageBatch,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
-    """RL_loss - w_H H(π) + w_loss Rep_loss (appendix B; w_H is ours, 0 as a rule) on some streams; what the
-    representation saw, and numbers to watch."""
-    rollout = advantages_batch.rollout
-    seen = trained.network(rollout.trajectories, rollout.memory)
-    parameters = seen.policy[:, :-1]
+    """RL_loss - w_H H(π) + w_loss Rep_loss (appendix B; w_H is ours, 0 by default).
+
+    Returns:
+        The loss, and (statistics for `Representation.track`, metrics).
+    """
+    rollout = batch.rollout
+    output = trained.network(rollout.trajectories, rollout.memory)
+    parameters = output.policy[:, :-1]
     N = rollout.valid.size
     epsilon = jnp.asarray([config.epsilon_kl, config.epsilon_covariance][: len(policy.kl_parts)])
     rl, terms = vmpo_loss(
         policy.log_prob(parameters, rollout.action).reshape(N),
-        advantages_batch.advantages.reshape(N),
+        batch.advantages.reshape(N),
         policy.kl(rollout.policy, parameters).reshape(N, -1),
         trained.duals,
         epsilon_temperature=config.epsilon_temperature,
         epsilon_kl=epsilon,
         weights=rollout.valid.reshape(N),
     )
-    errors = jnp.sum(jnp.square(seen.value[:, :-1] - advantages_batch.targets), axis=-1)
+    errors = jnp.sum(jnp.square(output.value[:, :-1] - batch.targets), axis=-1)
     value = jnp.sum(errors, where=rollout.valid) / jnp.maximum(jnp.sum(rollout.valid), 1)
-    auxiliary, noticed = representation.auxiliary(trained.joint, seen.view, key)
+    auxiliary, statistics = representation.auxiliary(trained.joint, output.view, key)
     entropies = jnp.sum(policy.entropy(parameters), where=rollout.valid)
     entropy = entropies / jnp.maximum(jnp.sum(rollout.valid), 1)
-    numbers = {
+    metrics = {
         "policy_loss": terms.policy,
         "value_loss": value,
         "auxiliary_loss": auxiliary,
@@ -216,7 +218,7 @@ def agent_loss(
     }
     if config.entropy_weight:
         rl = rl - config.entropy_weight * entropy
-    return rl + config.value_weight * value + auxiliary, (noticed, numbers)
+    return rl + config.value_weight * value + auxiliary, (statistics, metrics)
 
 
 def update_agent(
@@ -225,15 +227,15 @@ def update_agent(
     representation: Representation,
     learner: Learner,
     state: RepresentationState,
-    advantages_batch: AdvantageBatch,
+    batch: AdvantageBatch,
     key: PRNGKeyArray,
 ) -> tuple[Learner, RepresentationState, dict[str, Array]]:
-    """`epochs` passes over the unroll, in `minibatches` of whole streams, against the policy that acted."""
-    B = len(advantages_batch.advantages)
+    """`epochs` passes over the rollout, in `minibatches` of whole streams, against the policy that acted."""
+    B = len(batch.advantages)
 
     def loss(trained: Trained, inputs: tuple[Array, PRNGKeyArray]):
         chosen, key = inputs
-        part = jax.tree.map(lambda leaf: leaf[chosen], advantages_batch)
+        part = jax.tree.map(lambda leaf: leaf[chosen], batch)
         return agent_loss(config, policy, representation, trained, part, key)
 
     order_key, loss_key = jax.random.split(key)

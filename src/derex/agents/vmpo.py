@@ -1,17 +1,12 @@
-"""Advantages and value targets of an unroll.
+"""V-MPO (Song et al., 2020, "V-MPO: On-Policy Maximum a Posteriori Policy Optimization"): advantages and loss.
 
-Transition t goes from step t to step t+1; an unroll of T transitions has T+1 steps and values. Letters in shapes: *B
-streams side by side (any leading axes), T transitions. Several kinds of reward (with their own γ and values) are
-several calls, or one under `jax.vmap`.
+Transition t goes from step t to step t+1; a rollout of T transitions has T+1 steps and values. The loss is on a batch
+of N transitions. Advantages say which actions to make likelier; bounds on two divergences say by how much: ε_η on that
+of the improved weights from uniform ones, ε_α on that of the new policy from the one that acted. Each bound has a dual
+variable, learnt with the policy and kept positive by `projected` after every step. (Inside the loss, a projection would
+have no gradient where it acts.)
 
-V-MPO (Song et al., 2020, "V-MPO: On-Policy Maximum a Posteriori Policy Optimization").
-
-A batch of N transitions, however many streams, unrolls or devices it came from. Advantages say which actions to make
-likelier, and bounds on two divergences say by how much: ε_η on that of the improved weights from uniform ones, ε_α
-on that of the new policy from the one that acted. Each bound has a dual variable, learnt with the policy and kept
-positive by `projected` after every step. (Inside the loss, a projection would have no gradient where it acts.)
-
-Shapes: N transitions, P parts of the policy's divergence.
+Shapes: *B leading axes, T transitions of a rollout, N transitions of a batch, P parts of the policy's divergence.
 """
 
 from typing import NamedTuple
@@ -37,12 +32,12 @@ def generalised_advantage_estimation(
         δ_t = r_t + γ d_t V_{t+1} - V_t
         A_t = δ_t + γ λ (1 - last_t) d_t A_{t+1},    A_T = 0
 
-    With λ = 1, A_t + V_t is the return from t to the end of the episode or of the unroll, whichever comes first,
+    With λ = 1, A_t + V_t is the return from t to the end of the episode or of the rollout, whichever comes first,
     plus the discounted value of the step where it stops: unless the episode terminated there (d = 0) the value
-    counts, also at a truncation, which cuts the sum but is no end of the world. λ = 0 looks one step ahead.
+    counts, also at a truncation. λ = 0 looks one step ahead.
 
-    A transition out of a last step is only the reset: its advantage means nothing and is to be masked; it flows into
-    no other, because the transition before it is cut by `last`.
+    A transition out of a last step is a reset: its advantage is meaningless and must be masked. It enters no other
+    advantage, because `last` cuts the transition before it.
 
     Args:
         reward: r_t, for the transition from step t.
@@ -72,7 +67,7 @@ def generalised_advantage_estimation(
 
 
 class Duals(NamedTuple):
-    """The dual variables: positive, and learnt like parameters."""
+    """Dual variables: positive, learnt like parameters."""
 
     temperature: Float[Array, ""]
     """η"""
@@ -81,7 +76,7 @@ class Duals(NamedTuple):
 
 
 class VmpoTerms(NamedTuple):
-    """The three summands of the loss, and what to look at (no gradient)."""
+    """The three summands of the loss, and diagnostics without gradient."""
 
     policy: Float[Array, ""]
     """L_π"""
@@ -94,16 +89,16 @@ class VmpoTerms(NamedTuple):
     relative_entropy: Float[Array, ""]
     """KL(ψ ‖ uniform), to be compared with ε_η: ∂L_η/∂η = ε_η - KL(ψ ‖ uniform)"""
     selected: Int[Array, ""]
-    """how many transitions ψ is spread over"""
+    """number of transitions with ψ > 0"""
 
 
 def initial_duals(parts: int, temperature: float = 1.0, multiplier: float = 5.0) -> Duals:
-    """η and α before the first step, for a divergence of that many parts."""
+    """η and α before the first step, for a divergence of `parts` parts."""
     return Duals(jnp.asarray(temperature, jnp.float32), jnp.full((parts,), multiplier, jnp.float32))
 
 
 def projected(duals: Duals, smallest: float = 1e-8) -> Duals:
-    """The nearest dual variables that are at least `smallest`; for after each optimiser step."""
+    """The duals clipped to at least `smallest`; applied after each optimiser step."""
     return Duals(*(jnp.maximum(dual, smallest) for dual in duals))
 
 
@@ -125,8 +120,8 @@ def vmpo_loss(
         L_η = η ε_η + η log mean_j exp(A_j/η)
         L_α = Σ_p α_p (ε_α,p - sg(KL_p)) + sg(α_p) KL_p    KL averaged over all transitions
 
-    The top half is half of the transitions that count (rounded down, but at least one) and whoever ties with
-    its last member. If nothing counts, loss and gradients are 0.
+    The top half is half of the transitions that count (rounded down, at least one), and all that tie with its
+    smallest. If nothing counts, loss and gradients are 0.
 
     Args:
         log_prob: log π(a) of the action taken, under the policy being learnt.
@@ -135,8 +130,8 @@ def vmpo_loss(
         duals: η and α, positive.
         epsilon_temperature: ε_η.
         epsilon_kl: ε_α, one for each part or one for all.
-        weights: 0 (False) for a transition that counts nowhere, 1 for the others. Its numbers do not matter.
-        top_fraction: the share of the transitions that ψ is spread over.
+        weights: 0 (False) for transitions to ignore, whatever their values; 1 for the others.
+        top_fraction: share of the transitions that ψ is spread over.
     """
     if not 0.0 < top_fraction <= 1.0:
         raise ValueError(f"top_fraction: expected a number in (0, 1], got {top_fraction}.")
@@ -176,10 +171,10 @@ def vmpo_loss(
 def top_advantages(
     advantages: Float[Array, " N"], counted: Bool[Array, " N"], fraction: float
 ) -> Bool[Array, " N"]:
-    """Which transitions are in the top fraction of those that count.
+    """Mask of the transitions in the top fraction of those that count.
 
-    A threshold from a sort of the whole array, wherever its pieces live: on several devices this is still the
-    top half of the global batch, not of each device's share.
+    The threshold comes from a sort of the whole array: on several devices this is the top half of the global batch,
+    not of each device's shard.
     """
     k = jnp.maximum(jnp.floor(fraction * jnp.sum(counted)).astype(jnp.int32), 1)
     ascending = jnp.sort(_gathered(jnp.where(counted, advantages, -jnp.inf)))
@@ -187,10 +182,7 @@ def top_advantages(
 
 
 def _gathered(x: Float[Array, " N"]) -> Float[Array, " N"]:
-    """All of x on every device, where shardings are explicit: jax then refuses to sort along a split axis.
-
-    Elsewhere the compiler does this by itself.
-    """
+    """Replicates x where shardings are explicit: JAX then refuses to sort along a sharded axis."""
     sharding = jax.typeof(x).sharding
     if all(axis is None for axis in sharding.spec):
         return x
