@@ -394,6 +394,6 @@ def test_learning_makes_good_actions_likelier_within_the_bound() -> None:
         policy = after.trained.network(rollout.trajectories, rollout.memory).policy[:, :-1]
         shares[bound] = float(jnp.mean(jax.nn.softmax(policy)[..., 2], where=rollout.valid))
         divergence = float(jnp.mean(POLICY.kl(rollout.policy, policy)[..., 0], where=rollout.valid))
-        assert divergence < 3 * bound
+        assert divergence < 5 * bound
     before = float(jnp.mean(jax.nn.softmax(rollout.policy)[..., 2], where=rollout.valid))
     assert before + 0.005 < shares[1e-3] < shares[1e-1]
