@@ -118,7 +118,7 @@ def test_files_bring_the_records_back(tmp_path):
 
 def test_files_of_another_kind_are_refused(tmp_path):
     path = save_record(tmp_path / "c.npz", cloud())
-    with pytest.raises(ValueError, match="holds 'HistoryCloud', expected 'BeliefTrack'"):
+    with pytest.raises(ValueError, match="contains 'HistoryCloud', expected 'BeliefTrack'"):
         load_record(path, BeliefTrack)
     np.savez(tmp_path / "n.npz", a=np.zeros(2))
     with pytest.raises(ValueError, match="no file of `save_record`"):

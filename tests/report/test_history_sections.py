@@ -20,7 +20,7 @@ from derex.report import (
     cloud_section,
     write_page,
 )
-from derex.report.page import belief_levels, png
+from derex.report.sections import belief_levels, make_sprite
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'q'"
 GRID = GridMap("row", ("." * 26,) * 4, np.argwhere(np.ones((4, 26))))
@@ -105,10 +105,13 @@ def test_beliefs_and_frames_come_back():
         np.testing.assert_array_equal(seen, original.frames[original.frame[t]])
 
 
-def test_png_is_without_loss():
-    picture = np.random.default_rng(0).integers(0, 256, (5, 9, 3), dtype=np.uint8)
-    read = imread(io.BytesIO(png(picture)))
-    np.testing.assert_array_equal(np.rint(read * 255), picture)
+def test_sprites_are_lossless():
+    frames = np.random.default_rng(0).integers(0, 256, (3, 5, 9, 3), dtype=np.uint8)
+    uri, columns = make_sprite(frames)
+    sheet = imread(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
+    assert columns == 2
+    np.testing.assert_array_equal(np.rint(sheet * 255)[:5], np.concatenate(frames[:2], axis=1))
+    np.testing.assert_array_equal(np.rint(sheet * 255)[5:, :9], frames[2])
 
 
 def test_sections_of_a_whole_study_stay_small():

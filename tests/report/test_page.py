@@ -249,7 +249,7 @@ def test_image_is_inlined(tmp_path):
         base64.b64decode((image["src"] or "").removeprefix("data:image/png;base64,")) == picture.read_bytes()
     )
     (tmp_path / "no.png").write_text("no")
-    with pytest.raises(ValueError, match="no PNG"):
+    with pytest.raises(ValueError, match="not a PNG"):
         image_section("x", tmp_path / "no.png")
 
 

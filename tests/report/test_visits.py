@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from derex.report import visits as module
-from derex.report.visits import VisitLog, Visits, load_visits, save_visits, visitation_figure
+from derex.report.figures import visitation_figure
+from derex.report.visits import VisitLog, Visits, load_visits, save_visits
 
 PLACES = np.array([[0, 0], [0, 1], [0, 1]])
 
@@ -59,7 +60,7 @@ def test_parts_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_counts_must_fit() -> None:
-    with pytest.raises(ValueError, match=r"expected shape \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"counts and bonuses: expected shape \(1, 2, n\)"):
         Visits("here", (0, 1), np.array([5]), np.zeros((1, 1, 3)), np.zeros((1, 1, 3)), PLACES)
 
 

@@ -1,22 +1,21 @@
-"""Figures and one self-contained HTML page, from plain data alone.
+"""Figures and self-contained HTML pages, made from plain data alone.
 
-Plotting libraries are imported when a figure or a chart is first asked for, not with this package.
+Plotting libraries are imported when a figure or chart is made, not with this package.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from derex.report.curves import curves_figure, curves_section
 from derex.report.data import (
     Comparison,
     Curve,
     GridMap,
     RepresentationView,
     Table,
-    from_dict,
     load_comparison,
     save_comparison,
     spearman,
-    to_dict,
 )
 from derex.report.history_data import (
     BeliefTrack,
@@ -27,29 +26,15 @@ from derex.report.history_data import (
     save_record,
 )
 from derex.report.page import Section, image_section, table_section, text_section, write_page
-from derex.report.panels import reference_colours
-from derex.report.sections import (
-    belief_section,
-    cloud_section,
-    curves_section,
-    explorer_section,
-    spectrum_section,
-)
+from derex.report.palette import reference_colours
+from derex.report.sections import belief_section, cloud_section, explorer_section, spectrum_section
 
 if TYPE_CHECKING:
-    from derex.report.figures import (
-        curves_figure,
-        four_panels,
-        geometries_figure,
-        save_panels,
-        spectrum_figure,
-    )
+    from derex.report.figures import four_panels, geometries_figure, save_panels, spectrum_figure
     from derex.report.history_figures import beliefs_figure, bonus_maps_figure, slices_figure
 
 _FIGURES = {
-    **dict.fromkeys(
-        ("curves_figure", "four_panels", "geometries_figure", "save_panels", "spectrum_figure"), "figures"
-    ),
+    **dict.fromkeys(("four_panels", "geometries_figure", "save_panels", "spectrum_figure"), "figures"),
     **dict.fromkeys(("beliefs_figure", "bonus_maps_figure", "slices_figure"), "history_figures"),
 }
 
@@ -72,7 +57,6 @@ __all__ = [
     "curves_section",
     "explorer_section",
     "four_panels",
-    "from_dict",
     "geometries_figure",
     "image_section",
     "load_comparison",
@@ -87,7 +71,6 @@ __all__ = [
     "spectrum_section",
     "table_section",
     "text_section",
-    "to_dict",
     "write_page",
 ]
 

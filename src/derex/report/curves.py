@@ -1,6 +1,6 @@
-"""Learning curves of several methods on several environments: one PNG of all, and a chart of each for the page.
+"""Curves with intervals, as PNG files and as charts of a page: one set of curves, or a panel for each environment.
 
-A method has one colour wherever it appears, its forms differ in their dashes.
+A method has one colour wherever it appears; its forms differ in their dashes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from derex.report import panels as palette
+from derex.report import palette
 from derex.report.data import Curve
-from derex.report.page import PLOTLY, Section, payload_section
+from derex.report.page import Section, chart_section
 
 DASHES = (("solid", "-"), ("dash", (0, (4.5, 1.6))), ("dot", (0, (1.2, 1.2))))
-"""of the first form, the second, the third: plotly's name and matplotlib's"""
+"""Dashes of the first form, the second and the third: plotly's name and matplotlib's."""
 
 COLUMNS = 2
 _PANEL = 3.7, 2.55  # inches
-_BAND = 0.14  # opacity
+_BAND = 0.15  # opacity
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +55,10 @@ class CurvePanel:
     """The curves of one environment.
 
     Attributes:
-        title: its name.
-        ylabel: what is drawn.
+        title: name of the environment.
+        ylabel: label of the vertical axis.
         lines: one for each method or form of it.
-        span: lowest and highest value that can be; None where it is not known.
+        span: lowest and highest possible value; None if unknown.
     """
 
     title: str
@@ -66,9 +66,48 @@ class CurvePanel:
     lines: tuple[Line, ...]
     span: tuple[float, float] | None = None
 
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The ends of the vertical axis: the span and some margin."""
+        if self.span is None:
+            return None
+        low, high = self.span
+        return low - 0.04 * (high - low), high + 0.04 * (high - low)
+
+
+def curves_figure(
+    curves: Sequence[Curve], path: str | Path, xlabel: str = "", ylabel: str = "", title: str = ""
+) -> Path:
+    """Writes curves with shaded intervals as a PNG.
+
+    Args:
+        curves: the curves, in the order of their colours.
+        path: file to write.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+        title: heading; none if empty.
+    """
+    from derex.report.figures import legend, new_figure, save
+    from derex.report.panels import heading
+
+    figure = new_figure(6.4, 3.9)
+    ax = figure.subplots()
+    _draw_lines(ax, _lines_of(curves), xlabel, ylabel)
+    legend(ax)
+    if title:
+        heading(ax, title)
+    return save(figure, path)
+
+
+def curves_section(
+    title: str, curves: Sequence[Curve], xlabel: str = "", ylabel: str = "", caption: str = ""
+) -> Section:
+    """Makes a chart of curves with shaded intervals; arguments as of `curves_figure`, and a Markdown caption."""
+    return chart_section(title, _traces(_lines_of(curves)), escape(xlabel), escape(ylabel), caption)
+
 
 def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str) -> Path:
-    """Writes a panel for each environment, two in a row, and one legend for all.
+    """Writes a PNG with a panel for each environment, two in a row, and one legend for all.
 
     Args:
         panels: what to draw.
@@ -76,7 +115,7 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
         xlabel: label of the horizontal axes.
     """
     from derex.report.figures import new_figure, save
-    from derex.report.panels import LABEL_SIZE, axes_style, heading, plain_text, short_numbers
+    from derex.report.panels import LABEL_SIZE, heading, plain_text
 
     if not panels or not any(panel.lines for panel in panels):
         raise ValueError("panels: expected at least one, with at least one line.")
@@ -85,65 +124,71 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
     width = max(columns * _PANEL[0], 5.2)
     figure = new_figure(width, rows * _PANEL[1] + 0.6)
     axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
-    handles = {}
+    handles: dict[str, Any] = {}
     for ax, panel in zip(axes, panels, strict=False):
-        for line in panel.lines:
-            handles.setdefault(plain_text(line.curve.label), _draw(ax, line))
-        ax.margins(x=0)
+        for label, drawn in _draw_lines(ax, panel.lines, xlabel, panel.ylabel).items():
+            handles.setdefault(plain_text(label), drawn)
         ax.set_xlim(left=0)
-        axes_style(ax, plain_text(xlabel), plain_text(panel.ylabel))
-        if panel.span is not None:
-            low, high = panel.span
-            ax.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
-        short_numbers(ax)
+        if panel.limits is not None:
+            ax.set_ylim(*panel.limits)
         heading(ax, panel.title)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
+    fitting = int(width / (0.65 + 0.075 * max(map(len, handles))))
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=_legend_columns(width, list(handles)),
+        list(handles.values()), list(handles), loc="outside lower center", ncols=max(1, min(4, len(handles), fitting)),
         fontsize=LABEL_SIZE, frameon=False, labelcolor=palette.INK, handlelength=2.4,
     )  # fmt: skip
     return save(figure, path)
 
 
 def learning_section(panel: CurvePanel, xlabel: str, caption: str = "") -> Section:
-    """The curves of one environment as a chart that can be hovered and zoomed."""
-    traces = [trace for number, line in enumerate(panel.lines) for trace in _traces(line, number)]
-    yaxis: dict[str, Any] = {"title": {"text": escape(panel.ylabel)}}
-    if panel.span is not None:
-        low, high = panel.span
-        yaxis["range"] = [low - 0.04 * (high - low), high + 0.04 * (high - low)]
-    layout = {"xaxis": {"title": {"text": escape(xlabel)}, "rangemode": "tozero"}, "yaxis": yaxis}
+    """Makes a chart of the curves of one environment that can be hovered and zoomed."""
     title = f"{panel.title}: {panel.ylabel}"
-    return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)
+    section_axes = {"rangemode": "tozero"}, {} if panel.limits is None else {"range": panel.limits}
+    return chart_section(
+        title, _traces(panel.lines), escape(xlabel), escape(panel.ylabel), caption, *section_axes
+    )
 
 
-def _legend_columns(width: float, labels: list[str]) -> int:
-    """As many as fit into so many inches, four at most."""
-    longest = max(map(len, labels))
-    return max(1, min(4, len(labels), int(width / (0.65 + 0.075 * longest))))
+def _lines_of(curves: Sequence[Curve]) -> list[Line]:
+    if not curves:
+        raise ValueError("curves: expected at least one Curve.")
+    return [Line(curve, number) for number, curve in enumerate(curves)]
 
 
-def _draw(ax: Any, line: Line) -> Any:
-    """The band, and the line that stands for it in a legend."""
-    curve = line.curve
-    ax.fill_between(curve.x, curve.low, curve.high, color=line.tint, alpha=_BAND, linewidth=0)
-    (drawn,) = ax.plot(curve.x, curve.mean, color=line.tint, linewidth=1.7, linestyle=line.dashes[1])
+def _draw_lines(ax: Any, lines: Sequence[Line], xlabel: str, ylabel: str) -> dict[str, Any]:
+    """Draws bands and lines; returns the line drawn for each label."""
+    from derex.report.panels import axes_style, plain_text, short_numbers
+
+    drawn = {}
+    for line in lines:
+        curve = line.curve
+        ax.fill_between(curve.x, curve.low, curve.high, color=line.tint, alpha=_BAND, linewidth=0)
+        (drawn[curve.label],) = ax.plot(
+            curve.x, curve.mean, color=line.tint, linewidth=1.7, linestyle=line.dashes[1], label=curve.label
+        )
+    ax.margins(x=0)
+    axes_style(ax, plain_text(xlabel), plain_text(ylabel))
+    short_numbers(ax)
     return drawn
 
 
-def _traces(line: Line, number: int) -> list[dict[str, Any]]:
-    """The ends of the interval with the fill between, and the line."""
-    curve = line.curve
-    red, green, blue = (round(255 * part) for part in palette.hex_to_rgb(line.tint))
-    common = {"type": "scatter", "mode": "lines", "legendgroup": str(number)}
-    edge = {**common, "line": {"width": 0, "color": line.tint}, "showlegend": False, "hoverinfo": "skip"}
-    known = np.isfinite(curve.low) & np.isfinite(curve.high)
-    shape = {"width": 2.25, "color": line.tint, "dash": line.dashes[0]}
-    return [
-        {**edge, "x": curve.x[known], "y": curve.high[known]},
-        {**edge, "x": curve.x[known], "y": curve.low[known],
-         "fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},{_BAND})"},
-        {**common, "x": curve.x, "y": curve.mean, "line": shape, "name": escape(curve.label),
-         "hovertemplate": "%{y:.3f}"},
-    ]  # fmt: skip
+def _traces(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """For each line plotly's traces: the ends of each part of the band without gaps, and the line."""
+    traces: list[dict[str, Any]] = []
+    for number, line in enumerate(lines):
+        curve = line.curve
+        red, green, blue = (round(255 * part) for part in palette.hex_to_rgb(line.tint))
+        common: dict[str, Any] = {"type": "scatter", "mode": "lines", "legendgroup": str(number)}
+        edge = {**common, "line": {"width": 0, "color": line.tint}, "showlegend": False, "hoverinfo": "skip"}
+        filled = {**edge, "fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},{_BAND})"}
+        known = np.isfinite(curve.low) & np.isfinite(curve.high)
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
+        for part in (slice(begin, end) for begin, end in ends.reshape(-1, 2).tolist()):
+            traces.append({**edge, "x": curve.x[part], "y": curve.high[part]})
+            traces.append({**filled, "x": curve.x[part], "y": curve.low[part]})
+        look: dict[str, Any] = {"width": 2.25, "color": line.tint, "dash": line.dashes[0]}
+        about = {"name": escape(curve.label), "hovertemplate": "%{y:.4g}"}
+        traces.append({**common, "x": curve.x, "y": curve.mean, "line": look, **about})
+    return traces

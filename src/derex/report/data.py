@@ -1,16 +1,14 @@
-"""What a report is made of: plain arrays and text, so that figures can be redrawn from files alone.
+"""Records that reports are made of: plain arrays and text, so figures can be drawn from files alone.
 
-Letters in shapes: H rows and W columns of the map, n states, k features.
+Shapes: H rows and W columns of the map, n states, k features, T points of a curve.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from derex._text import to_plain
 from derex.report.files import read_npz, write_npz
 
 WALL = "#"
@@ -20,10 +18,10 @@ Cell: TypeAlias = str | int | float | np.integer | np.floating | None
 
 @dataclass(frozen=True, eq=False)
 class GridMap:
-    """A map and the cells that are its states.
+    """A map of cells, some of which are states.
 
     Attributes:
-        name: what figures call the map.
+        name: label in figures.
         rows: one string for each row; ``#`` is wall.
         positions: (n, 2) row and column of every state.
     """
@@ -34,7 +32,7 @@ class GridMap:
 
     def __post_init__(self) -> None:
         set_field(self, "rows", tuple(str(row) for row in self.rows))
-        set_field(self, "positions", checked_array("positions", self.positions, 2, np.int64))
+        set_array(self, "positions", 2, np.int64)
         widths = sorted({len(row) for row in self.rows})
         if len(widths) != 1:
             raise ValueError(f"rows: expected rows of one width, got widths {widths}.")
@@ -68,7 +66,7 @@ class GridMap:
         return len(self.positions)
 
     def image(self, values: np.ndarray) -> np.ndarray:
-        """(H, W) picture of one value for each state; NaN in cells that are no state."""
+        """(H, W) picture of one value for each state; NaN in cells that are not states."""
         picture = np.full(self.shape, np.nan)
         picture[self.positions[:, 0], self.positions[:, 1]] = values
         return picture
@@ -77,10 +75,8 @@ class GridMap:
         """(m, 2) pairs of states in cells that share a side."""
         ids = np.full((self.shape[0] + 1, self.shape[1] + 1), -1)
         ids[self.positions[:, 0], self.positions[:, 1]] = np.arange(self.n)
-        pairs = [
-            np.stack([ids[:-1, :-1], other], axis=-1).reshape(-1, 2) for other in (ids[1:, :-1], ids[:-1, 1:])
-        ]
-        pairs = np.concatenate(pairs)
+        sides = (ids[1:, :-1], ids[:-1, 1:])
+        pairs = np.concatenate([np.stack([ids[:-1, :-1], other], axis=-1).reshape(-1, 2) for other in sides])
         return pairs[np.all(pairs >= 0, axis=1)]
 
 
@@ -89,10 +85,10 @@ class RepresentationView:
     """One decomposition of the experience: learnt, exact, or a control.
 
     Attributes:
-        label: what figures call it.
+        label: label in figures.
         representation: (n, k) features of every state.
         singular_values: (k,) σ of the features, in their order.
-        bonus: (n,) exploration bonus; infinity where a state was never visited is fine.
+        bonus: (n,) exploration bonus; may be infinite where a state was never visited.
     """
 
     label: str
@@ -101,9 +97,9 @@ class RepresentationView:
     bonus: np.ndarray
 
     def __post_init__(self) -> None:
-        set_field(self, "representation", checked_array("representation", self.representation, 2))
-        set_field(self, "singular_values", checked_array("singular_values", self.singular_values, 1))
-        set_field(self, "bonus", checked_array("bonus", self.bonus, 1))
+        set_array(self, "representation", 2)
+        set_array(self, "singular_values", 1)
+        set_array(self, "bonus", 1)
         n, k = self.representation.shape
         if k == 0:
             raise ValueError("representation: expected shape (n, k) with k >= 1, got k = 0.")
@@ -128,7 +124,7 @@ class Comparison:
         title: heading of the figure.
         map: the map.
         d: (n,) visitation of the states, frequencies or counts.
-        views: the decompositions; the first is the one that single-view figures show.
+        views: the decompositions; figures of a single view show the first.
         frame: optional (height, width, 3) uint8 example of what the agent sees.
     """
 
@@ -139,26 +135,21 @@ class Comparison:
     frame: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        set_field(self, "d", checked_array("d", self.d, 1))
         set_field(self, "views", tuple(self.views))
-        n = self.map.n
-        if len(self.d) != n:
-            raise ValueError(f"d: expected one value for each of the {n} states, got {len(self.d)}.")
-        if not (np.all(np.isfinite(self.d)) and np.all(self.d >= 0)):
-            raise ValueError("d: expected finite, non-negative frequencies.")
-        if not self.views:
-            raise ValueError("views: expected at least one RepresentationView.")
-        for view in self.views:
-            if len(view.bonus) != n:
-                raise ValueError(f"views: {view.label!r} has {len(view.bonus)} states, the map has {n}.")
+        check_states(self, "views")
         labels = [view.label for view in self.views]
         if len(set(labels)) != len(labels):
             raise ValueError(f"views: labels must differ, got {labels}.")
         if self.frame is not None:
-            set_field(self, "frame", _frame(self.frame))
+            frame = np.asarray(self.frame)
+            if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+                raise ValueError(
+                    f"frame: expected uint8 (height, width, 3), got {frame.dtype} {frame.shape}."
+                )
+            set_array(self, "frame", 3, np.uint8)
 
     def view(self, label: str | None = None) -> RepresentationView:
-        """The view of that label; the first one for None."""
+        """Returns the view of that label; the first one for None."""
         if label is None:
             return self.views[0]
         for view in self.views:
@@ -167,18 +158,18 @@ class Comparison:
         raise ValueError(f"view: expected one of {[view.label for view in self.views]}, got {label!r}.")
 
     def spearman(self, view: RepresentationView) -> float:
-        """Rank correlation of a view's bonus with 1/d over visited states; NaN when undefined."""
+        """Computes the rank correlation of a view's bonus with 1/d over visited states; NaN if undefined."""
         visited = self.d > 0
         return spearman(view.bonus[visited], -self.d[visited])
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line with an interval around it.
+    """A curve with an interval around it.
 
     Attributes:
-        label: what the legend calls it.
-        x: (T,) places.
+        label: label in legends.
+        x: (T,) horizontal positions.
         mean: (T,) values; NaN leaves a gap.
         low: (T,) lower end of the interval.
         high: (T,) upper end of the interval.
@@ -192,11 +183,10 @@ class Curve:
 
     def __post_init__(self) -> None:
         for name in ("x", "mean", "low", "high"):
-            set_field(self, name, checked_array(name, getattr(self, name), 1))
-            if len(getattr(self, name)) != len(self.x):
-                raise ValueError(
-                    f"{name}: expected {len(self.x)} values as in x, got {len(getattr(self, name))}."
-                )
+            set_array(self, name, 1)
+            count = len(getattr(self, name))
+            if count != len(self.x):
+                raise ValueError(f"{name}: expected {len(self.x)} values as in x, got {count}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,9 +216,9 @@ class Table:
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's rank correlation, ties sharing their mean rank; pairs with a NaN are left out.
+    """Computes Spearman's rank correlation, ties sharing their mean rank; pairs with a NaN are left out.
 
-    NaN when fewer than two pairs are left or either side is constant.
+    NaN if fewer than two pairs are left or either side is constant.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     kept = ~(np.isnan(a) | np.isnan(b))
@@ -238,41 +228,11 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef(first, second)[0, 1])
 
 
-def to_dict(record: Any) -> dict[str, Any]:
-    """A record of this module as plain lists and text, for `json.dumps(..., allow_nan=False)`.
-
-    Numbers that JSON cannot write become the strings "nan", "inf" and "-inf"; `from_dict` reads them back.
-    """
-    return {field.name: to_plain(getattr(record, field.name), "text") for field in fields(record)}
-
-
-def from_dict(kind: type, values: Mapping[str, Any]) -> Any:
-    """The record of type `kind` that `to_dict` wrote.
-
-    Args:
-        kind: GridMap, RepresentationView, Comparison, Curve or Table.
-        values: what `to_dict` returned, possibly read from JSON.
-    """
-    arguments = dict(values)
-    unknown = set(arguments) - {field.name for field in fields(kind)}
-    if unknown:
-        raise ValueError(f"values: {kind.__name__} has no fields {sorted(unknown)}.")
-    if kind is Comparison:
-        arguments["map"] = from_dict(GridMap, arguments["map"])
-        arguments["views"] = tuple(from_dict(RepresentationView, view) for view in arguments["views"])
-        if arguments.get("frame") is not None:
-            arguments["frame"] = np.array(arguments["frame"], dtype=np.uint8)
-    for name in ("rows", "columns"):
-        if name in arguments:
-            arguments[name] = tuple(_read_row(row) for row in arguments[name])
-    for field in fields(kind):
-        if field.type is np.ndarray:
-            arguments[field.name] = np.array(arguments[field.name], dtype=np.float64)
-    return kind(**arguments)
+_ARRAYS = ("representation", "singular_values", "bonus")
 
 
 def save_comparison(path: str | Path, comparison: Comparison) -> Path:
-    """Writes a comparison to an .npz file: arrays as they are, names as one JSON text; no pickle."""
+    """Writes a comparison to an .npz file: arrays, and names as one JSON text; no pickle."""
     header = {
         "title": comparison.title,
         "map": {"name": comparison.map.name, "rows": comparison.map.rows},
@@ -282,19 +242,15 @@ def save_comparison(path: str | Path, comparison: Comparison) -> Path:
     if comparison.frame is not None:
         arrays["frame"] = comparison.frame
     for number, view in enumerate(comparison.views):
-        for name in ("representation", "singular_values", "bonus"):
-            arrays[f"view{number}_{name}"] = getattr(view, name)
+        arrays |= {f"view{number}_{name}": getattr(view, name) for name in _ARRAYS}
     return write_npz(path, header, arrays)
 
 
 def load_comparison(path: str | Path) -> Comparison:
-    """Reads what `save_comparison` wrote. Nothing is unpickled, so a file from elsewhere can run no code."""
+    """Reads what `save_comparison` wrote. Nothing is unpickled, so loading an untrusted file runs no code."""
     header, arrays = read_npz(path, "save_comparison")
     views = [
-        RepresentationView(
-            label,
-            *(arrays[f"view{number}_{name}"] for name in ("representation", "singular_values", "bonus")),
-        )
+        RepresentationView(label, *(arrays[f"view{number}_{name}"] for name in _ARRAYS))
         for number, label in enumerate(header["views"])
     ]
     grid = GridMap(header["map"]["name"], tuple(header["map"]["rows"]), arrays["positions"])
@@ -306,8 +262,13 @@ def set_field(record: Any, name: str, value: Any) -> None:
     object.__setattr__(record, name, value)
 
 
+def set_array(record: Any, name: str, ndim: int, dtype: type = np.float64) -> None:
+    """Replaces a field of a frozen record by a read-only copy; refuses another rank."""
+    set_field(record, name, checked_array(name, getattr(record, name), ndim, dtype))
+
+
 def checked_array(name: str, values: Any, ndim: int, dtype: type = np.float64) -> np.ndarray:
-    """A read-only copy of the values with the dtype and rank expected."""
+    """Returns a read-only copy of the values with the dtype; refuses another rank."""
     array = np.array(values, dtype=dtype)
     if array.ndim != ndim:
         raise ValueError(f"{name}: expected an array of {ndim} dimensions, got shape {array.shape}.")
@@ -315,20 +276,21 @@ def checked_array(name: str, values: Any, ndim: int, dtype: type = np.float64) -
     return array
 
 
-def _frame(frame: Any) -> np.ndarray:
-    frame = np.asarray(frame)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise ValueError(f"frame: expected uint8 (height, width, 3), got {frame.dtype} {frame.shape}.")
-    return checked_array("frame", frame, 3, np.uint8)
+def check_states(record: Any, parts: str) -> None:
+    """Checks that `d` and the bonus of each of the `parts` have one valid entry for each state of the map."""
+    set_array(record, "d", 1)
+    n = record.map.n
+    if len(record.d) != n:
+        raise ValueError(f"d: expected one value for each of the {n} states, got {len(record.d)}.")
+    if not (np.all(np.isfinite(record.d)) and np.all(record.d >= 0)):
+        raise ValueError("d: expected finite, non-negative frequencies.")
+    if not getattr(record, parts):
+        raise ValueError(f"{parts}: expected at least one, got none.")
+    for part in getattr(record, parts):
+        if len(part.bonus) != n:
+            raise ValueError(f"{parts}: {part.label!r} has {len(part.bonus)} states, the map has {n}.")
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
-def _read_row(row: Any) -> Any:
-    """A row of a map as it is; a row of a table with its non-finite numbers read back."""
-    if isinstance(row, str):
-        return row
-    return tuple(float(cell) if cell in ("nan", "inf", "-inf") else cell for cell in row)

@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 
 from derex._text import install_command
 from derex.report.files import check_place, write_atomically
-from derex.report.panels import INK, hex_to_rgb
+from derex.report.palette import INK, hex_to_rgb
 
 ENDINGS = (".gif", ".mp4")
 STRIP = 26  # pixels of the caption

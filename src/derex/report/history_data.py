@@ -1,6 +1,6 @@
-"""What the figures of the partially observed four rooms are made of: plain arrays, kept in .npz files.
+"""Records of the figures of the partially observed four rooms, kept in .npz files.
 
-Letters in shapes: m histories, k features, n states, T time steps, F distinct frames.
+Shapes: m histories, k features, n states, T time steps, F distinct frames.
 """
 
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from derex.report.data import GridMap, checked_array, set_field
+from derex.report.data import GridMap, check_states, checked_array, set_array, set_field
 from derex.report.files import read_npz, write_npz
 
 _Record = TypeVar("_Record")
@@ -17,10 +17,10 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True, eq=False)
 class HistoryCloud:
-    """The representations of many histories, each known by the true state that it ends in.
+    """The representations of many histories, and the true state that each ends in.
 
     Attributes:
-        title: what figures call them, e.g. "p = 0.3".
+        title: label in figures, e.g. "p = 0.3".
         map: the map.
         state: (m,) the true state, hidden from the agent, at the end of each history.
         representation: (m, k) features of each history, k >= 2.
@@ -32,8 +32,8 @@ class HistoryCloud:
     representation: np.ndarray
 
     def __post_init__(self) -> None:
-        set_field(self, "state", _states("state", self.state, self.map.n))
-        set_field(self, "representation", checked_array("representation", self.representation, 2))
+        set_field(self, "state", _integers("state", self.state, self.map.n, "a state of the map"))
+        set_array(self, "representation", 2)
         m, k = self.representation.shape
         if k < 2:
             raise ValueError(f"representation: expected shape (m, k) with k >= 2, got k = {k}.")
@@ -52,16 +52,16 @@ class HistoryCloud:
         return self.representation.shape[1]
 
     def limits(self) -> np.ndarray:
-        """(k, 2) ends of an axis for each feature, some air included; a few far outliers may lie beyond.
+        """Computes the (k, 2) ends of an axis for each feature, with a margin; far outliers may lie beyond.
 
-        An end is the extreme value, but no farther than a quarter of the span of the middle 99 % from it.
+        An end is the extreme value, at most a quarter of the span of the middle 99 % away from it.
         """
         low, high = np.percentile(self.representation, (0.5, 99.5), axis=0)
         span = high - low
         low = np.maximum(self.representation.min(axis=0), low - span / 4)
         high = np.minimum(self.representation.max(axis=0), high + span / 4)
-        air = np.where(high > low, 0.04 * (high - low), 0.5)
-        return np.stack([low - air, high + air], axis=1)
+        margin = np.where(high > low, 0.04 * (high - low), 0.5)
+        return np.stack([low - margin, high + margin], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +69,9 @@ class StateBonus:
     """The mean bonus of the histories that end in each state.
 
     Attributes:
-        label: what figures call it, e.g. "p = 0.3".
+        label: label in figures, e.g. "p = 0.3".
         bonus: (n,) mean bonus; NaN where no history ends.
-        spearman: rank correlation of the bonus with 1/d over visited states; NaN when undefined.
+        spearman: rank correlation of the bonus with 1/d over visited states; NaN if undefined.
     """
 
     label: str
@@ -79,7 +79,7 @@ class StateBonus:
     spearman: float
 
     def __post_init__(self) -> None:
-        set_field(self, "bonus", checked_array("bonus", self.bonus, 1))
+        set_array(self, "bonus", 1)
         set_field(self, "spearman", float(self.spearman))
         if abs(self.spearman) > 1 + 1e-9:
             raise ValueError(f"spearman: expected a correlation in [-1, 1] or NaN, got {self.spearman}.")
@@ -100,26 +100,16 @@ class BonusMaps:
     bonuses: tuple[StateBonus, ...]
 
     def __post_init__(self) -> None:
-        set_field(self, "d", checked_array("d", self.d, 1))
         set_field(self, "bonuses", tuple(self.bonuses))
-        n = self.map.n
-        if len(self.d) != n:
-            raise ValueError(f"d: expected one value for each of the {n} states, got {len(self.d)}.")
-        if not (np.all(np.isfinite(self.d)) and np.all(self.d >= 0)):
-            raise ValueError("d: expected finite, non-negative frequencies.")
-        if not self.bonuses:
-            raise ValueError("bonuses: expected at least one StateBonus.")
-        for bonus in self.bonuses:
-            if len(bonus.bonus) != n:
-                raise ValueError(f"bonuses: {bonus.label!r} has {len(bonus.bonus)} states, the map has {n}.")
+        check_states(self, "bonuses")
 
 
 @dataclass(frozen=True, eq=False)
 class BeliefTrack:
-    """One episode: what the agent saw, where it truly was, and beliefs about where it was.
+    """One episode: what the agent saw, its true states, and beliefs about them.
 
     Attributes:
-        title: what figures call it, e.g. "p = 0.3".
+        title: label in figures, e.g. "p = 0.3".
         map: the map.
         frames: (F, height, width, 3) uint8 distinct frames.
         frame: (T,) which of `frames` was seen at each step.
@@ -140,9 +130,9 @@ class BeliefTrack:
             raise ValueError(
                 f"frames: expected uint8 (F, height, width, 3), F >= 1; got {frames.dtype} {frames.shape}."
             )
-        set_field(self, "frames", checked_array("frames", frames, 4, np.uint8))
+        set_array(self, "frames", 4, np.uint8)
         set_field(self, "frame", _integers("frame", self.frame, len(frames), "an index into `frames`"))
-        set_field(self, "state", _states("state", self.state, self.map.n))
+        set_field(self, "state", _integers("state", self.state, self.map.n, "a state of the map"))
         if len(self.state) != self.steps:
             raise ValueError(f"state: expected {self.steps} steps as in frame, got {len(self.state)}.")
         shape = (self.steps, self.map.n)
@@ -161,7 +151,7 @@ _KINDS = {kind.__name__: kind for kind in (GridMap, HistoryCloud, StateBonus, Bo
 
 
 def save_record(path: str | Path, record: Any) -> Path:
-    """Writes a record to an .npz file: arrays as they are, the rest as one JSON text; no pickle.
+    """Writes a record to an .npz file: arrays, and the rest as one JSON text; no pickle.
 
     Args:
         path: file to write, e.g. ``cloud.npz``.
@@ -174,7 +164,7 @@ def save_record(path: str | Path, record: Any) -> Path:
 
 
 def load_record(path: str | Path, kind: type[_Record]) -> _Record:
-    """Reads what `save_record` wrote. Nothing is unpickled, so a file from elsewhere can run no code.
+    """Reads what `save_record` wrote. Nothing is unpickled, so loading an untrusted file runs no code.
 
     Args:
         path: the file.
@@ -182,12 +172,12 @@ def load_record(path: str | Path, kind: type[_Record]) -> _Record:
     """
     header, arrays = read_npz(path, "save_record")
     if header.get("record") != kind.__name__ or kind.__name__ not in _KINDS:
-        raise ValueError(f"path: {path} holds {header.get('record')!r}, expected {kind.__name__!r}.")
+        raise ValueError(f"path: {path} contains {header.get('record')!r}, expected {kind.__name__!r}.")
     return _unpack(header, arrays)
 
 
 def same_map(name: str, maps: list[GridMap]) -> GridMap:
-    """The one map that all records share; an error if there is none or they differ."""
+    """Returns the map that all records share; refuses none, and maps that differ."""
     if not maps:
         raise ValueError(f"{name}: expected at least one, got none.")
     for grid in maps[1:]:
@@ -200,7 +190,7 @@ def same_map(name: str, maps: list[GridMap]) -> GridMap:
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Plain values that JSON can write; arrays are put into `arrays` and replaced by their names there."""
+    """Converts to plain JSON values; arrays are put into `arrays` and replaced by their names there."""
     if isinstance(value, np.ndarray):
         name = f"array{len(arrays)}"
         arrays[name] = value
@@ -221,12 +211,8 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     return _KINDS[value["record"]](**{name: _unpack(own, arrays) for name, own in value["fields"].items()})
 
 
-def _states(name: str, values: Any, n: int) -> np.ndarray:
-    return _integers(name, values, n, "a state of the map")
-
-
 def _integers(name: str, values: Any, end: int, meaning: str) -> np.ndarray:
-    """A read-only (m,) array, m >= 1, of integers in [0, end)."""
+    """Returns a read-only (m,) array, m >= 1, of integers in [0, end)."""
     given = np.asarray(values)
     if given.dtype.kind not in "iu" or given.size == 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Figures of the partially observed four rooms as PNG files: slices of representations, bonuses, beliefs.
+"""PNG figures of the partially observed four rooms: slices of representations, bonuses, beliefs.
 
 They follow the paper's ablation study of the 4-rooms POMDP (Figures POMDP_rep, POMDP_bonus, POMDP_belief).
 """
@@ -12,17 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from derex.report import panels as palette
+from derex.report import palette
 from derex.report.data import GridMap
-from derex.report.figures import figure_title, save, scale_bar, signed, squares
+from derex.report.figures import figure_title, panel_grid, save, scale_bar, signed
 from derex.report.history_data import BeliefTrack, BonusMaps, HistoryCloud, StateBonus, same_map
 from derex.report.panels import (
     LABEL_SIZE,
     TICK_SIZE,
     axes_style,
     draw_map,
-    frame_only,
     heading,
+    picture_panel,
     plain_text,
     reference_panel,
 )
@@ -34,8 +34,8 @@ _SIDE, _LABELS = 1.0, 1.28  # inches: a map among the beliefs, and the labels at
 def slices_figure(clouds: Sequence[HistoryCloud], path: str | Path) -> Path:
     """Writes the representations of histories as slices through their first three features.
 
-    Top left are the reference colours of the states; every cloud is then a row of its slices XY, XZ and YZ
-    (XY alone where it has two features). A history has the colour of the true state that it ends in.
+    Top left are the reference colours of the states; each cloud is a row of its slices XY, XZ and YZ (only XY if it has
+    two features). A history has the colour of the true state that it ends in.
 
     Args:
         clouds: the representations, all on one map.
@@ -43,7 +43,7 @@ def slices_figure(clouds: Sequence[HistoryCloud], path: str | Path) -> Path:
     """
     grid = same_map("clouds", [cloud.map for cloud in clouds])
     columns = max(len(_slices(cloud)) for cloud in clouds)
-    figure, axes = squares(len(clouds), 1 + columns, side=2.4, top=0.56, row_gap=0.92, gap=0.6)
+    figure, axes = panel_grid(len(clouds), 1 + columns, size=(2.4, 2.4), top=0.56, row_gap=0.92, gap=0.6)
     for (first, *row), cloud in zip(axes, clouds, strict=True):
         if cloud is not clouds[0]:
             first.set_axis_off()
@@ -59,9 +59,9 @@ def slices_figure(clouds: Sequence[HistoryCloud], path: str | Path) -> Path:
 
 
 def slice_panel(ax: Axes, cloud: HistoryCloud, features: tuple[int, int]) -> None:
-    """The histories at two of their features, small and translucent, in their states' reference colours.
+    """Draws histories at two of their features, in the reference colours of their states.
 
-    They are drawn in a shuffled order, the same every time, so that no state lies on top of the others.
+    The order is shuffled with a fixed seed, so that no state hides the others.
     """
     order = np.random.default_rng(0).permutation(len(cloud.state))
     points = cloud.representation[order][:, list(features)]
@@ -76,10 +76,9 @@ def slice_panel(ax: Axes, cloud: HistoryCloud, features: tuple[int, int]) -> Non
 
 
 def bonus_maps_figure(map: GridMap, d: np.ndarray, bonuses: Sequence[StateBonus], path: str | Path) -> Path:
-    """Writes the visitation, and beside it the bonus of every state, with Spearman's ρ to 1/d(s).
+    """Writes the visitation, and beside it each bonus on the map, with Spearman's ρ to 1/d(s).
 
-    More than three bonuses take two rows. Each map is scaled to [0, 1] by itself; hatched states were never
-    visited.
+    More than three bonuses take two rows. Each map is scaled to [0, 1]; hatched states were never visited.
 
     Args:
         map: the map.
@@ -90,34 +89,34 @@ def bonus_maps_figure(map: GridMap, d: np.ndarray, bonuses: Sequence[StateBonus]
     maps = BonusMaps(map, d, tuple(bonuses))
     rows = 2 if len(maps.bonuses) > 3 else 1
     columns = -(-len(maps.bonuses) // rows)
-    figure, axes = squares(
-        rows, 1 + columns, side=2.2, top=0.56, bottom=0.36, row_gap=0.72, left=0.2, gap=0.3
+    figure, axes = panel_grid(
+        rows, 1 + columns, size=(2.2, 2.2), top=0.56, bottom=0.36, row_gap=0.72, left=0.2, gap=0.3
     )
-    visited = np.where(maps.d > 0, maps.d, np.nan)
-    scale_bar(
-        axes[0][0],
-        draw_map(axes[0][0], map, palette.normalise(visited), palette.VISITATION_STOPS),
-        "visitation",
-    )
+    visited = palette.normalise(np.where(maps.d > 0, maps.d, np.nan))
+    image = draw_map(axes[0][0], map, visited, palette.VISITATION_STOPS)
+    scale_bar(axes[0][0], image, "visitation")
     heading(axes[0][0], "State visitation", detail="of the true states")
     for row in axes[1:]:
         row[0].set_axis_off()
-    places = [ax for row in axes for ax in row[1:]]
-    for number, ax in enumerate(places):
-        if number < len(maps.bonuses):
-            _bonus(ax, map, maps.bonuses[number], "bonus of each, scaled" if number == 0 else "")
-        else:
+    for number, ax in enumerate(ax for row in axes for ax in row[1:]):
+        if number >= len(maps.bonuses):
             ax.set_axis_off()
+            continue
+        bonus = maps.bonuses[number]
+        image = draw_map(ax, map, palette.normalise(bonus.bonus), palette.BONUS_STOPS)
+        heading(ax, bonus.label, detail=f"Spearman ρ {signed(bonus.spearman)}")
+        if number == 0:
+            scale_bar(ax, image, "bonus of each, scaled")
     return save(figure, path)
 
 
 def beliefs_figure(
     track: BeliefTrack, path: str | Path, times: Sequence[int] = tuple(range(0, 201, 25))
 ) -> Path:
-    """Writes what the agent saw at some times and, below, what is believed about its place.
+    """Writes what the agent saw at some times and, below, the beliefs about its state.
 
-    Deeper red is more belief; colours follow the root of the probability, so that diffuse beliefs can be
-    seen. A ring marks the true state.
+    Deeper red is more belief; colours follow the root of the probability, so diffuse beliefs are visible. A ring marks
+    the true state.
 
     Args:
         track: the episode and its beliefs.
@@ -129,12 +128,18 @@ def beliefs_figure(
     for t in times:
         if not 0 <= t < track.steps:
             raise ValueError(f"times: expected steps 0 to {track.steps - 1} of the track, got {t}.")
-    figure, (seen, *rows) = squares(
-        1 + len(track.beliefs), len(times), _SIDE, top=0.62, bottom=0.5, row_gap=0.07, left=_LABELS, gap=0.07
+    figure, (seen, *rows) = panel_grid(
+        1 + len(track.beliefs),
+        len(times),
+        (_SIDE, _SIDE),
+        top=0.62,
+        bottom=0.5,
+        row_gap=0.07,
+        left=_LABELS,
+        gap=0.07,
     )
     for ax, t in zip(seen, times, strict=True):
-        ax.imshow(track.frames[track.frame[t]], interpolation="nearest")
-        frame_only(ax)
+        picture_panel(ax, track.frames[track.frame[t]])
         ax.set_title(f"t = {t}", fontsize=LABEL_SIZE, color=palette.MUTED, pad=4)
     _row_label(seen[0], "Observation")
     for axes, (label, probabilities) in zip(rows, track.beliefs, strict=True):
@@ -147,7 +152,7 @@ def beliefs_figure(
 
 
 def belief_panel(ax: Axes, grid: GridMap, probabilities: np.ndarray, state: int | None = None) -> AxesImage:
-    """A belief on the map, its colours by √p; a ring marks the true state where it is given."""
+    """Draws a belief on the map, its colours by √p; a ring marks the true state if it is given."""
     image = draw_map(ax, grid, np.sqrt(np.clip(probabilities, 0, 1)), palette.BELIEF_STOPS)
     for side in ax.spines.values():
         side.set(visible=True, color="#aab0bc", linewidth=0.5)
@@ -155,15 +160,8 @@ def belief_panel(ax: Axes, grid: GridMap, probabilities: np.ndarray, state: int 
         row, column = grid.positions[state]
         size = 72 * _SIDE / max(grid.shape)
         for colour, width in (("white", 2.2), (palette.INK, 0.9)):
-            ax.plot(
-                column,
-                row,
-                "o",
-                markersize=1.15 * size,
-                fillstyle="none",
-                color=colour,
-                markeredgewidth=width,
-            )
+            ring = {"markersize": 1.15 * size, "fillstyle": "none", "markeredgewidth": width}
+            ax.plot(column, row, "o", color=colour, **ring)
     return image
 
 
@@ -176,18 +174,11 @@ def _features(cloud: HistoryCloud) -> str:
 
 
 def _row_title(cloud: HistoryCloud) -> str:
-    """The cloud's title, and how many histories the axes leave out, if any."""
+    """The cloud's title, and the number of histories beyond the axes, if any."""
     low, high = cloud.limits()[:3].T
     points = cloud.representation[:, :3]
     beyond = int(np.sum(np.any((points < low) | (points > high), axis=1)))
     return f"{cloud.title} · {beyond} of {len(points)} histories beyond the axes" if beyond else cloud.title
-
-
-def _bonus(ax: Axes, grid: GridMap, bonus: StateBonus, bar: str) -> None:
-    image = draw_map(ax, grid, palette.normalise(bonus.bonus), palette.BONUS_STOPS)
-    heading(ax, bonus.label, detail=f"Spearman ρ {signed(bonus.spearman)}")
-    if bar:
-        scale_bar(ax, image, bar)
 
 
 def _row_label(ax: Axes, text: str) -> None:
@@ -198,7 +189,7 @@ def _row_label(ax: Axes, text: str) -> None:
 
 
 def _belief_bar(figure: Figure, image: AxesImage) -> None:
-    """The colours of beliefs at the foot of the figure; ticks are probabilities, placed by their roots."""
+    """Draws the colour bar of beliefs at the bottom; ticks are probabilities, placed by their roots."""
     width, height = figure.get_size_inches()
     bar_axes = figure.add_axes((_LABELS / width, 0.33 / height, 2.2 / width, 0.07 / height))
     ticks = (0, 0.01, 0.05, 0.2, 0.5, 1)

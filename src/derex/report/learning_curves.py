@@ -19,7 +19,7 @@ from derex.progress import short_count
 from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
 from derex.report.data import Curve, Table
 from derex.report.page import table_section, write_page
-from derex.report.panels import VIEW_COLOURS
+from derex.report.palette import VIEW_COLOURS
 from derex.report.runs import RunLog
 from derex.report.statistics import (
     LAST_PERCENT,

@@ -1,16 +1,12 @@
-"""Numbers and pictures in few bytes, for the payloads of a page.
+"""A self-contained HTML page: everything is inlined and nothing is loaded from elsewhere.
 
-One self-contained HTML page: everything inlined, nothing loaded from anywhere, readable years later.
-
-A page is a title, a lead and sections. Text comes in as plain text or light Markdown and is escaped; a
+A page is a title, a lead and sections. Text is given as plain text or light Markdown and is escaped; a
 content security policy in the page forbids every network request.
 """
 
 import base64
 import json
 import re
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -24,59 +20,6 @@ import numpy as np
 from derex._text import to_plain
 from derex.report.data import Cell, Table
 from derex.report.files import write_atomically
-
-
-def base64_of(values: np.ndarray, dtype: str) -> str:
-    """The values as base64 text of their little-endian bytes, in C order.
-
-    Args:
-        values: numbers that `dtype` can hold.
-        dtype: e.g. ``"<f4"``, ``"<u2"`` or ``"u1"``.
-    """
-    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
-
-
-def belief_levels(probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities p as uint8 levels round(255 √p).
-
-    The root spends the levels on small probabilities, where diffuse beliefs live, and is the scale of their
-    colours too. (level / 255)² gives p back with an error of at most √p / 255 + 1 / 510².
-    """
-    return np.rint(255 * np.sqrt(np.clip(probabilities, 0, 1))).astype(np.uint8)
-
-
-def sprite(frames: np.ndarray) -> tuple[str, int]:
-    """All frames in one PNG, in reading order.
-
-    Args:
-        frames: (F, height, width, 3) uint8.
-
-    Returns:
-        The picture as a data URI, and the number of frames in each of its rows.
-    """
-    count, height, width, _ = frames.shape
-    columns = int(np.ceil(np.sqrt(count)))
-    rows = -(-count // columns)
-    sheet = np.zeros((rows * columns, height, width, 3), np.uint8)
-    sheet[:count] = frames
-    sheet = sheet.reshape(rows, columns, height, width, 3).swapaxes(1, 2)
-    content = base64.b64encode(png(sheet.reshape(rows * height, columns * width, 3))).decode()
-    return f"data:image/png;base64,{content}", columns
-
-
-def png(picture: np.ndarray) -> bytes:
-    """A (height, width, 3) uint8 picture as a PNG file, without loss."""
-    height, width, _ = picture.shape
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # eight bits, RGB
-    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # a zero before each line: no filter
-    lines[:, 1:] = picture.reshape(height, 3 * width)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    chunks = [
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-        for name, body in parts
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
 
 PLOTLY = "plotly"
 EXPLORER = "explorer"
@@ -97,12 +40,12 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
         title: heading, and its entry in the table of contents.
         html: the body, already escaped.
-        needs: scripts that it needs, `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`; each is inlined once a page.
+        needs: scripts that it needs, of `PLOTLY`, `EXPLORER`, `CLOUD` and `BELIEF`; each is inlined once.
     """
 
     title: str
@@ -113,13 +56,13 @@ class Section:
 def write_page(
     path: str | Path, title: str, lead: str, sections: Sequence[Section], footer: str = ""
 ) -> Path:
-    """Writes the page; a reader sees the old page or the new one, never a part.
+    """Writes the page, atomically.
 
     Args:
         path: file to write, e.g. ``report.html``.
         title: heading of the page.
         lead: a paragraph or two in light Markdown (see `markdown`) on what was done and found.
-        sections: what follows, made by the ``*_section`` functions.
+        sections: the sections, made by the ``*_section`` functions.
         footer: light Markdown at the foot, e.g. the command that made the page.
 
     Returns:
@@ -128,7 +71,10 @@ def write_page(
     if not title.strip():
         raise ValueError("title: expected a heading, got an empty text.")
     ids = _ids([section.title for section in sections])
-    body = "\n".join(_section(section, id_) for section, id_ in zip(sections, ids, strict=True))
+    body = "\n".join(
+        f'<section id="{id_}"><h2>{escape(section.title)}</h2>\n{section.html}\n</section>'
+        for section, id_ in zip(sections, ids, strict=True)
+    )
     page = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -163,12 +109,12 @@ def write_page(
 
 
 def text_section(title: str, text: str) -> Section:
-    """Paragraphs in light Markdown; see `markdown`."""
+    """Makes a section of paragraphs in light Markdown; see `markdown`."""
     return Section(title, f'<div class="prose">{markdown(text)}</div>')
 
 
 def table_section(table: Table) -> Section:
-    """A table; numbers are set to the right, missing values are dashes."""
+    """Makes a section with a table; numbers are aligned right, missing values are dashes."""
     numeric = [_is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
     styles = [' class="number"' if number else "" for number in numeric]
     head = "".join(f'<th scope="col"{s}>{escape(c)}</th>' for c, s in zip(table.columns, styles, strict=True))
@@ -185,16 +131,16 @@ def table_section(table: Table) -> Section:
 
 
 def image_section(title: str, path: str | Path, caption: str = "") -> Section:
-    """A PNG file, inlined.
+    """Makes a section with an inlined PNG file.
 
     Args:
-        title: heading, also the picture's description for those who cannot see it where no caption is.
+        title: heading, also the alternative text if there is no caption.
         path: the PNG.
         caption: light Markdown below the picture.
     """
     content = Path(path).read_bytes()
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"path: {path} is no PNG file.")
+        raise ValueError(f"path: {path} is not a PNG file.")
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     data = base64.b64encode(content).decode()
     alt = escape(re.sub(r"[*`]", "", caption) or title)
@@ -207,12 +153,12 @@ def image_section(title: str, path: str | Path, caption: str = "") -> Section:
 
 
 def payload_section(title: str, need: str, payload: Mapping[str, Any], caption: str = "") -> Section:
-    """A figure that the script `need` draws from its payload once the page is open.
+    """Makes a section whose figure a script draws when the page is opened.
 
     Args:
-        title: heading; the script also tells it to those who cannot see the figure.
-        need: `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`.
-        payload: what the script draws.
+        title: heading, also the label of the figure for screen readers.
+        need: the script, `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`.
+        payload: the data that the script draws.
         caption: light Markdown below.
     """
     style = "chart" if need == PLOTLY else need
@@ -226,22 +172,49 @@ def payload_section(title: str, need: str, payload: Mapping[str, Any], caption: 
     return Section(title, html, (need,))
 
 
-def markdown(text: str) -> str:
-    """Light Markdown as HTML: paragraphs, ``- `` lists, ``**bold**``, ``*emphasis*`` and `` `code` ``.
+def chart_section(
+    title: str,
+    traces: Sequence[Mapping[str, Any]],
+    xlabel: str,
+    ylabel: str,
+    caption: str = "",
+    xaxis: Mapping[str, Any] | None = None,
+    yaxis: Mapping[str, Any] | None = None,
+) -> Section:
+    """Makes a chart that plotly.js draws; colours of axes and text follow the page's theme.
 
-    Everything else, tags included, is shown as it is written.
+    Args:
+        title: heading.
+        traces: plotly's traces.
+        xlabel: label of the horizontal axis, as HTML; `ylabel` likewise.
+        ylabel: see `xlabel`.
+        caption: light Markdown below.
+        xaxis: further options of the horizontal axis; `yaxis` likewise.
+        yaxis: see `xaxis`.
+    """
+    layout = {
+        "xaxis": {"title": {"text": xlabel}, **(xaxis or {})},
+        "yaxis": {"title": {"text": ylabel}, **(yaxis or {})},
+    }
+    return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)
+
+
+def markdown(text: str) -> str:
+    """Converts light Markdown to HTML: paragraphs, ``- `` lists, ``**bold**``, ``*emphasis*`` and `` `code` ``.
+
+    Everything else, tags included, is shown literally.
     """
     blocks = [block for block in re.split(r"\n\s*\n", text.strip()) if block.strip()]
     return "\n".join(_block(block) for block in blocks)
 
 
 def caption_html(caption: str) -> str:
-    """A figure's caption, or nothing."""
+    """Makes the caption of a figure; empty if there is none."""
     return f"<figcaption>{_inline(caption.strip())}</figcaption>" if caption.strip() else ""
 
 
 def format_cell(cell: Cell) -> str:
-    """A cell's text, escaped: numbers to four significant digits, None and NaN as a dash."""
+    """Formats a cell as escaped text: numbers to four significant digits, None and NaN as a dash."""
     if cell is None:
         return "–"
     if isinstance(cell, Integral):
@@ -257,13 +230,9 @@ def format_cell(cell: Cell) -> str:
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
-    """JSON that is safe inside a script element: numbers JSON cannot write are null, no tag can close it."""
+    """Makes JSON that is safe inside a script element: non-finite numbers are null, no tag can close the element."""
     text = json.dumps(to_plain(values, digits=6), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _section(section: Section, id_: str) -> str:
-    return f'<section id="{id_}"><h2>{escape(section.title)}</h2>\n{section.html}\n</section>'
 
 
 def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
@@ -277,7 +246,7 @@ def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
 
 
 def _scripts(sections: Sequence[Section]) -> str:
-    """The scripts that some section needs, each once."""
+    """The scripts that the sections need, each once."""
     needs = {need for section in sections for need in section.needs}
     known = (*_SCRIPTS, PLOTLY)
     unknown = needs - set(known)
@@ -297,7 +266,7 @@ def _asset(name: str) -> str:
 
 
 def _ids(titles: Sequence[str]) -> list[str]:
-    """Anchors made of the titles; a number tells apart those that would be the same."""
+    """Anchors made of the titles; equal ones are numbered."""
     slugs = [re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section" for title in titles]
     seen: dict[str, int] = {}
     ids = []
@@ -321,7 +290,7 @@ def _block(block: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text with code, bold and emphasis; nothing is read inside code."""
+    """Escaped text with code, bold and emphasis; code is literal."""
     parts = re.split(r"`([^`]+)`", escape(text))
     for i, part in enumerate(parts):
         if i % 2:

@@ -254,7 +254,7 @@ class VisitRecorder:
         """The picture, where states have places."""
         if self._log is None:
             return
-        from derex.report.visits import visitation_figure
+        from derex.report.figures import visitation_figure
 
         visits = self._log.visits()
         if len(visits.positions):
