@@ -1,0 +1,208 @@
+"""Every Python and shell block of the README and the docs is executed, at a small size.
+
+The blocks of one file run in order in one empty folder. `shrink` and `quick_arguments` make sizes small; what a block
+assumes to exist (`frames`, `observations`, ...) comes from `make_names`. Studies are only looked up: tests/studies runs
+them. A command that needs a package or a server that is not here must be refused with an error that names it. Blocks
+without a language are shell commands; `text` and `bibtex` blocks are not code.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from derex import Trajectories, cli
+from derex.decomposition.statistics import initial_statistics
+
+ROOT = Path(__file__).parents[1]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+NOT_CODE = ("text", "bibtex")
+
+TRAIN = {
+    "--streams": "8",
+    "--seeds": "1",
+    "--steps": "64",
+    "--log-every": "64",
+    "--agent.width": "8",
+    "--agent.unroll": "4",
+    "--agent.epochs": "1",
+    "--agent.minibatches": "1",
+}
+SHRUNK = {"--representation.width": "8", "--representation.decomposition.k": "2", "--workers": "1"}
+RESUMED_STEPS = "128"
+NEEDS = {
+    "navix:": "navix",
+    "craftax:": "craftax",
+    "xminigrid:": "xminigrid",
+    "gymnax:": "gymnax",
+    "dmlab": "deepmind_lab",
+    "envpool": "envpool",
+    "atari:": "ale_py",
+    ".mp4": "imageio_ffmpeg",
+}
+REFUSED = r"not installed|install|DEREX_HARD8_ADDRESS|server|no run|not a folder|does not exist|no checkpoint"
+
+
+class Block(NamedTuple):
+    """One fenced block."""
+
+    file: Path
+    line: int
+    language: str
+    code: str
+
+
+def find_blocks(file: Path) -> Iterator[Block]:
+    text = file.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+        yield Block(file, text[: match.start()].count("\n") + 1, match.group(1), match.group(2))
+
+
+def make_names() -> dict[str, Any]:
+    """What the blocks take for granted."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (40, 30, 30, 3), dtype=np.uint8)
+    observations = [rng.normal(size=(length, 3)).astype(np.float32) for length in (60, 50, 60, 55)]
+    actions = [rng.integers(0, 2, len(episode) - 1) for episode in observations]
+    halves = {
+        name: jnp.asarray(rng.normal(size=(16, 2)), jnp.float32) for name in ("f_1", "g_1", "f_2", "g_2", "f")
+    }
+    trajectories = Trajectories.from_episodes(observations, actions)
+    return halves | {
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "frames": frames,
+        "next_frames": np.roll(frames, -1, axis=0),
+        "X": rng.normal(size=(40, 3)).astype(np.float32),
+        "Y": rng.normal(size=(40, 3)).astype(np.float32),
+        "X2": rng.normal(size=(40, 3)).astype(np.float32),
+        "Y2": rng.normal(size=(40, 3)).astype(np.float32),
+        "observation": observations[0][0],
+        "previous_action": 1,
+        "previous_actions": np.ones(8, np.int32),
+        "first": np.zeros(8, bool),
+        **dict.fromkeys(("X_0", "X_1", "X_2"), trajectories),
+        "observations": observations,
+        "actions": actions,
+        "running": initial_statistics(2),
+    }
+
+
+def shrink(code: str) -> str:
+    """The same code with fewer features, steps and seeds."""
+    code = re.sub(r"\bHistoryDeRex\(k=\d+", "HistoryDeRex(k=2, steps=2, width=8, batch_size=2", code)
+    code = re.sub(r"(?<!History)DeRex\(k=(?!4,)\d+", "DeRex(k=2, steps=3", code)
+    code = code.replace("steps=1e7, seeds=3", "steps=64, seeds=1, streams=8")
+    return code.replace(
+        'AgentConfig(core="feed-forward")', 'AgentConfig(core="feed-forward", unroll=4, minibatches=1)'
+    )
+
+
+def quick_arguments(arguments: list[str]) -> list[str]:
+    """The arguments of a `derex` command, at a small size."""
+    command, *rest = [word for word in arguments if word != "..."]
+    if command == "train" and "--help" not in rest:
+        resumed = "--resume" in rest
+        sizes = ({"--steps": RESUMED_STEPS} if "--steps" in rest else {}) if resumed else dict(TRAIN)
+        sizes |= {name: value for name, value in SHRUNK.items() if name in rest}
+        return [command, *replace_values(rest, sizes)]
+    if command == "reproduce":
+        return [command, rest[0], "--help"]
+    sizes = {"--episodes": "2"} if command == "eval" else {"--episodes": "1", "--max-steps": "8"}
+    known = {name: value for name, value in sizes.items() if name in rest or command == "eval"}
+    return [command, *(replace_values(rest, known) if command in ("eval", "video") else rest)]
+
+
+def replace_values(arguments: list[str], values: dict[str, str]) -> list[str]:
+    """The arguments with these options set to these values."""
+    rest = list(arguments)
+    for name, value in values.items():
+        if name in rest:
+            rest[rest.index(name) + 1] = value
+        else:
+            rest += [name, value]
+    return rest
+
+
+def is_missing(line: str) -> bool:
+    """Whether the command needs something that this machine does not have."""
+    return "hard8" in line or any(
+        mark in line and find_spec(package) is None for mark, package in NEEDS.items()
+    )
+
+
+def run_command(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unmade: set[str]
+) -> None:
+    """Runs one `derex` command, or checks that what the line names exists."""
+    folder, _, command = line.rpartition("&& ")
+    words = shlex.split(command or line, comments=True)
+    while words and "=" in words[0]:
+        words = words[1:]
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), line
+        return
+    if words[0] == "pip":
+        extras = re.findall(r"\[([\w,-]+)\]", line)
+        assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras), line
+        return
+    assert words[0] == "derex", line
+    arguments = quick_arguments(words[1:])
+    if folder:
+        monkeypatch.syspath_prepend(ROOT / folder.split()[1])
+    missing = is_missing(line) or any(word in unmade for word in arguments)
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    errors = capsys.readouterr().err
+    if not missing:
+        assert code == 0, f"{line}\n{errors}"
+        return
+    assert code == 2, f"{line}\n{errors}"
+    assert re.search(REFUSED, errors), errors
+    unmade.update(word for flag, word in pairwise(arguments) if flag == "--out")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_blocks_run(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = make_names()
+    unmade: set[str] = set()
+    for block in find_blocks(file):
+        if block.language in NOT_CODE:
+            continue
+        if block.language == "python":
+            if match := re.match(r"# (\w+\.py):", block.code):
+                Path(match.group(1)).write_text(block.code)
+            code = compile(shrink(block.code), f"{file.name}:{block.line}", "exec")
+            exec(code, names)
+            continue
+        assert block.language in ("", "sh", "bash"), (
+            f"{file.name}:{block.line}: unknown language {block.language}"
+        )
+        for line in block.code.replace("\\\n", " ").splitlines():
+            if line.strip() and not line.lstrip().startswith("#"):
+                run_command(line.strip(), monkeypatch, capsys, unmade)
+
+
+def test_the_quick_start_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = list(find_blocks(ROOT / "README.md"))
+    shown = next(block for block in blocks if block.language == "text")
+    start = next(block for block in blocks if block.language == "python")
+    exec(compile(start.code, "README.md", "exec"), {})
+    printed = [float(number) for number in re.findall(r"\d+\.\d+", capsys.readouterr().out)]
+    expected = [float(number) for number in re.findall(r"\d+\.\d+", shown.code)]
+    np.testing.assert_allclose(printed, expected, rtol=0.02)
