@@ -20,24 +20,24 @@ import numpy as np
 import pytest
 
 from derex import Trajectories, cli
-from derex.decomposition.statistics import initial_statistics
+from derex.decomposition.statistics import init_statistics
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 NOT_CODE = ("text", "bibtex")
 
 TRAIN = {
-    "--streams": "8",
+    "--streams": "16",
     "--seeds": "1",
-    "--steps": "64",
-    "--log-every": "64",
+    "--steps": "1024",
+    "--log-every": "512",
     "--agent.width": "8",
     "--agent.unroll": "4",
     "--agent.epochs": "1",
     "--agent.minibatches": "1",
 }
 SHRUNK = {"--representation.width": "8", "--representation.decomposition.k": "2", "--workers": "1"}
-RESUMED_STEPS = "128"
+RESUMED_STEPS = "1536"
 NEEDS = {
     "navix:": "navix",
     "craftax:": "craftax",
@@ -93,7 +93,7 @@ def make_names() -> dict[str, Any]:
         **dict.fromkeys(("X_0", "X_1", "X_2"), trajectories),
         "observations": observations,
         "actions": actions,
-        "running": initial_statistics(2),
+        "running": init_statistics(2),
     }
 
 
@@ -101,7 +101,7 @@ def shrink(code: str) -> str:
     """The same code with fewer features, steps and seeds."""
     code = re.sub(r"\bHistoryDeRex\(k=\d+", "HistoryDeRex(k=2, steps=2, width=8, batch_size=2", code)
     code = re.sub(r"(?<!History)DeRex\(k=(?!4,)\d+", "DeRex(k=2, steps=3", code)
-    code = code.replace("steps=1e7, seeds=3", "steps=64, seeds=1, streams=8")
+    code = code.replace("rooms-chain-8", "rooms-chain-2").replace("1e7, seeds=3", "1024, seeds=1, streams=16")
     return code.replace(
         'AgentConfig(core="feed-forward")', 'AgentConfig(core="feed-forward", unroll=4, minibatches=1)'
     )
@@ -109,7 +109,7 @@ def shrink(code: str) -> str:
 
 def quick_arguments(arguments: list[str]) -> list[str]:
     """The arguments of a `derex` command, at a small size."""
-    command, *rest = [word for word in arguments if word != "..."]
+    command, *rest = [word.replace("rooms-chain-8", "rooms-chain-2") for word in arguments if word != "..."]
     if command == "train" and "--help" not in rest:
         resumed = "--resume" in rest
         sizes = ({"--steps": RESUMED_STEPS} if "--steps" in rest else {}) if resumed else dict(TRAIN)
