@@ -43,7 +43,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(
-    values: Sequence[float] | Float[np.ndarray, " N"], level: float = LEVEL, ends_of_one: float | None = None
+    values: Sequence[float] | Real[np.ndarray, " N"], level: float = LEVEL, ends_of_one: float | None = None
 ) -> Interval:
     """Computes the mean of independent values and its Student-t interval.
 
