@@ -110,6 +110,16 @@ def test_nothing_is_loaded_from_anywhere(tmp_path):
     assert "connect-src" not in policy[0]
 
 
+def test_tables_wrap_and_scroll_rather_than_being_clipped():
+    rules = dict(
+        re.findall(
+            r"^(\S[^{]*) \{ (.*) \}$", resources.files("derex.report").joinpath("page.css").read_text(), re.M
+        )
+    )
+    assert "nowrap" not in rules["th, td"]
+    assert rules[".scroll"] == "overflow-x: auto;"
+
+
 def test_own_scripts_and_styles_name_no_network():
     folder = resources.files("derex.report")
     for name in ("explorer.js", "plot.js", "charts.js", "cloud.js", "belief.js", "page.css"):
@@ -232,6 +242,7 @@ def test_cells():
     assert format_cell(np.float32(0.25)) == "0.25"
     assert format_cell(np.int64(7)) == "7"
     assert format_cell("<b>") == "&lt;b&gt;"
+    assert format_cell("a b [0.1, 0.2]") == "a b [0.1,\u00a00.2]"  # an interval is not broken
 
 
 def test_table_sets_numbers_to_the_right(tmp_path):

@@ -226,7 +226,10 @@ def format_cell(cell: Cell) -> str:
         if np.isinf(number):
             return "∞" if number > 0 else "−∞"
         return f"{number:.4g}".replace("-", "−")
-    return _inline(str(cell))
+    text = re.sub(
+        r"\[[^\]]*\]", lambda interval: interval[0].replace(" ", "\u00a0"), str(cell)
+    )  # kept on one line
+    return _inline(text)
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
