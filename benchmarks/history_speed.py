@@ -22,10 +22,9 @@ import numpy as np
 from derex.decomposition.objectives import make_objective
 from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.estimators import HistoryDeRex
-from derex.estimators.building import build_history_networks
-from derex.estimators.fitting import cosine_rates, initial_state, train_chunk
-from derex.estimators.streams import StreamData
-from derex.estimators.trajectories import check_trajectories, describe
+from derex.estimators.fitting import cosine_rates, init_fit_state, train_chunk
+from derex.estimators.streams import StreamData, build_history_networks
+from derex.estimators.trajectories import check_trajectories, make_stream_spec
 from derex.networks import recurrent
 from derex.networks.histories import BoundedTests, make_future
 
@@ -117,8 +116,8 @@ def step_seconds(
         if plain_gradient:
             module.scan = plain_scan
         jax.clear_caches()
-        networks = build_history_networks(model, describe(X, None), objective, X, data, 0)
-        state, items = initial_state(networks, 64), data.items(0, UPDATES)
+        networks = build_history_networks(model, make_stream_spec(X, None), objective.tied, X, data, 0)
+        state, items = init_fit_state(networks, 64), data.items(0, UPDATES)
         rates = jnp.asarray(cosine_rates(0, UPDATES, UPDATES, 1e-3))
         return (
             seconds_of(lambda: train_chunk(objective, data.source, state, items, rates), options.repeats)

@@ -8,7 +8,7 @@ import pytest
 
 from derex.decomposition.objectives import make_objective
 from derex.estimators.data import GivenRows
-from derex.estimators.fitting import Networks, initial_state, plain_side, train_chunk
+from derex.estimators.fitting import Networks, init_fit_state, make_identity_side, train_chunk
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.layers import Fixed, trainable_mask
 
@@ -107,10 +107,10 @@ def test_gradients_are_finite_and_reach_every_parameter(network, spec_and_rows):
 
 def test_training_moves_the_parameters_and_nothing_else(name, network, spec_and_rows):
     sides = [
-        plain_side(network, K),
-        plain_side(ENCODERS[name].build(jax.random.key(1), spec_and_rows[0], K), K),
+        make_identity_side(network, K),
+        make_identity_side(ENCODERS[name].build(jax.random.key(1), spec_and_rows[0], K), K),
     ]
-    state = initial_state(Networks(*sides), K)
+    state = init_fit_state(Networks(*sides), K)
     rows = jnp.asarray(spec_and_rows[1])
     items = (rows[None], rows[::-1][None])
     trained, progress = train_chunk(make_objective("derex", K), GivenRows(), state, items, jnp.full(1, 1e-2))

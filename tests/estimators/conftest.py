@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 
@@ -51,12 +50,3 @@ def vectors():
     x = rng.normal(size=(60, 3)).astype(np.float32)
     y = (x[:, :2] + 0.3 * rng.normal(size=(60, 2))).astype(np.float32)
     return x, y
-
-
-@pytest.fixture(scope="module")
-def compile_quickly():
-    """Most of the time of these tests goes into compiling programs that run for milliseconds."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)

@@ -10,12 +10,10 @@ from sklearn.linear_model import LogisticRegression
 
 from derex import HistoryDeRex
 from derex.estimators import fit_together, streams
-from derex.estimators import history_fitting as history_training
+from derex.estimators import streams as history_training
 from derex.estimators.decoder import belief_scores, fit_readout
-from derex.estimators.history_fitting import begin, untrained
+from derex.estimators.streams import fit_untrained, init_fits
 from derex.types import NO_ACTION, Trajectories
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 N, M = 600, 3  # rows and classes
 TRUE_WEIGHT = np.array([[1.5, -1.0, 0.0], [0.0, 1.0, -2.0]])
@@ -281,8 +279,8 @@ def test_as_many_trajectories_as_models_are_needed():
 
 def test_untrained_is_the_model_before_its_first_update(side_by_side, short_chunks):
     model, X = models()[0], DATA[0]
-    untrained(model, X)
-    drawn = begin(models()[:1], [X], [None], ["X"])[0].state.networks
+    fit_untrained(model, X)
+    drawn = init_fits(models()[:1], [X], [None], ["X"])[0].state.networks
     mine, initial = (jax.tree.leaves(eqx.filter(n, eqx.is_array)) for n in (model._state.networks, drawn))
     assert all(np.array_equal(a, b) for a, b in zip(mine, initial, strict=True))
     assert model.n_iter_ == 0

@@ -10,8 +10,6 @@ from derex import DeRex
 
 N = 8
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def one_hot(ids, n=N):
     return np.eye(n, dtype=np.float32)[np.asarray(ids)]

@@ -12,13 +12,11 @@ import pytest
 from derex import HistoryDeRex, exact
 from derex.decomposition import scores
 from derex.estimators import histories
-from derex.estimators import history_fitting as fitting
-from derex.estimators.streams import StreamData, counted_rows
-from derex.estimators.trajectories import check_trajectories, streams_with
+from derex.estimators import streams as fitting
+from derex.estimators.streams import StreamData, encode_pairs
+from derex.estimators.trajectories import check_trajectories, find_useful_streams
 from derex.networks.histories import count_steps_left, make_future
 from derex.types import NO_ACTION, Indexed, Trajectories
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 B, T, TESTS = 12, 10, 3
 RNG = np.random.default_rng(0)
@@ -128,7 +126,7 @@ def test_repeated_observations_may_be_stored_once(fitted, monkeypatch):
     np.testing.assert_allclose(model.transform(indexed), model.transform(X), atol=1e-5)
     np.testing.assert_allclose(model.bonus(indexed), model.bonus(X), rtol=1e-4)
     assert model.score(indexed) == pytest.approx(model.score(X), abs=1e-4)
-    monkeypatch.setattr(fitting, "stored_alike", lambda sets, most: sets)
+    monkeypatch.setattr(fitting, "deduplicate_together", lambda sets, most: sets)
     # Slowly: Adam turns the rounding of gradients that should be zero into whole updates.
     plain, stored = (small(learning_rate=1e-4).fit(each) for each in (X, indexed))
     np.testing.assert_allclose(stored.sigma_, plain.sigma_, atol=2e-4)
@@ -204,8 +202,8 @@ def counted_pairs(model, X, tests=TESTS):
     tied = model._state.networks.reverse is None
     future = make_future(tests, tied)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
-    data = StreamData(X, streams_with(left_of(X) >= future.needs), future, B, seed)
-    return counted_rows(data.source, data.sample(len(X.first)), model._state.networks)
+    data = StreamData(X, find_useful_streams(X, future.needs, 2), future, B, seed)
+    return encode_pairs(data.source, data.sample(len(X.first)), model._state.networks)
 
 
 @pytest.mark.parametrize("name", DATA)

@@ -10,10 +10,8 @@ import pytest
 
 from derex import DeRex, HistoryDeRex
 from derex.estimators import fit_together
-from derex.estimators import history_fitting as fitting
+from derex.estimators import streams as fitting
 from derex.types import NO_ACTION, Indexed, Trajectories
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 B, T = 6, 8
 RNG = np.random.default_rng(0)
@@ -118,7 +116,7 @@ def test_damaged_checkpoints_say_what_to_do(tmp_path, content):
 def test_checkpoints_of_other_encoders_are_refused_by_name(tmp_path, fitted):
     fitted["numbers"].save(tmp_path / "fit")
     with pytest.raises(
-        ValueError, match=r"checkpoint: cannot go on from .*fit: encoder: .*emove it to start"
+        ValueError, match=r"checkpoint: cannot resume from .*fit: encoder: .*emove it to start"
     ):
         small(encoder=lambda key, width: None).fit(X, checkpoint=tmp_path / "fit")
 
@@ -177,8 +175,8 @@ def rows(number, seed):
 
 @pytest.mark.parametrize("most", [4, 40], ids=["one deduplicated", "both deduplicated"])
 def test_sets_may_have_other_numbers_of_distinct_rows_and_actions(most, monkeypatch):
-    sets, stored = [rows(3, 0), rows(6, 1)], fitting.stored_alike
-    monkeypatch.setattr(fitting, "stored_alike", lambda sets, **_: stored(sets, most))
+    sets, stored = [rows(3, 0), rows(6, 1)], fitting.deduplicate_together
+    monkeypatch.setattr(fitting, "deduplicate_together", lambda sets, **_: stored(sets, most))
     both = two()
     fit_together(both, sets)
     assert [model._spec.choices for model in both] == [6, 6]
@@ -298,7 +296,7 @@ def test_weights_that_are_not_numbers(fitted, tmp_path):
     arrays[name] = np.full_like(arrays[name], np.nan)
     with (tmp_path / "model").open("wb") as file:
         np.savez(file, **arrays)
-    with pytest.raises(ValueError, match=r"model is damaged: .*forward.bias is not a number"):
+    with pytest.raises(ValueError, match=r"model is damaged: .*forward.bias contains NaN"):
         HistoryDeRex.load(tmp_path / "model")
 
 

@@ -3,11 +3,8 @@
 import tracemalloc
 
 import numpy as np
-import pytest
 
 from derex import DeRex
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 ROWS, SIZE = 100_000, 64  # 25 MB a side
 

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex
-from derex.estimators import files as persistence
-from derex.estimators.files import read
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
+from derex.estimators.files import PAIRS, read_archive
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 3)).astype(np.float32), RNG.normal(size=(40, 2)).astype(np.float32)
@@ -225,7 +222,7 @@ def test_truncated_files(linear, tmp_path):
 
 
 def read_file(path):
-    return read(path, persistence.PAIR_FORMAT, persistence.PAIR_VERSION, persistence.PAIR_KEYS)
+    return read_archive(path, PAIRS)
 
 
 def test_flipped_bytes_are_noticed_or_harmless(linear, tmp_path):
@@ -273,7 +270,7 @@ CHANGES = {
     ),
     "a bad parameter": (lambda h: h["parameters"].update(objective="x"), "objective: expected one of"),
     "no specs": (lambda h: h.pop("specs"), "damaged"),
-    "other shapes": (lambda h: h["specs"][0].update(shape=[4]), "do not fit the encoder"),
+    "other shapes": (lambda h: h["specs"][0].update(shape=[4]), "arrays do not fit its header"),
     "a lost array": (lambda h: h["arrays"].append("guard/x/more"), "damaged"),
 }
 

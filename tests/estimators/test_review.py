@@ -9,8 +9,6 @@ import scipy.sparse
 
 from derex import DeRex, exact
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def small(**options):
     return DeRex(**{"k": 2, "encoder": "linear", "steps": 5, "batch_size": 32, "random_state": 0} | options)

@@ -15,8 +15,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from derex import DeRex
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 # Checks that cannot apply to an estimator fitted on pairs would be named here, with the reason. There are none: all
 # that scikit-learn runs for a transformer that requires y pass. One is skipped, by scikit-learn itself, unless
 # SCIPY_ARRAY_API is set in the environment.

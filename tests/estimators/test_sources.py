@@ -17,20 +17,18 @@ from derex.estimators.data import (
     GivenRows,
     PairData,
     Rows,
-    distinct_rows,
     draw,
+    find_distinct_rows,
     fits_device,
     is_memory_mapped,
     map_rows,
 )
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 K, HALF = 2, 16
 
 
 def pair_data(x, y, batch_size=2 * HALF, dtype="float32"):
-    return PairData(x, y, (dtype, dtype), batch_size, np.random.default_rng(0))
+    return PairData(x, y, (dtype, dtype), batch_size, np.random.default_rng(0), jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +109,7 @@ def test_drawn_rows_have_all_pairs_as_their_expectation(repeated, linear_maps):
 def test_stored_once_or_as_they_are_the_halves_are_the_same(repeated, linear_maps, most):
     x, y = repeated
     numbers = draw(jax.random.key(1), 0, 50, steps=1, half=HALF)[0]
-    found = [distinct_rows(side, most) for side in (x, y)]
+    found = [find_distinct_rows(side, most) for side in (x, y)]
     stored = [side if one is None else side[one.first] for side, one in zip((x, y), found, strict=True)]
     ids = [None if one is None else jnp.asarray(one.inverse) for one in found]
     halves = Rows(*map(jnp.asarray, stored), *ids).halves(numbers, linear_maps)
@@ -146,34 +144,34 @@ ROWS: dict[str, np.ndarray] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_distinct_rows(name):
     rows = ROWS[name]
-    found = distinct_rows(rows, most=3)
+    found = find_distinct_rows(rows, most=3)
     assert found is not None
     assert len(found.first) == 3
     np.testing.assert_array_equal(rows[found.first][found.inverse], rows)
-    assert distinct_rows(rows, most=2) is None
+    assert find_distinct_rows(rows, most=2) is None
 
 
 def test_distinct_rows_stop_reading_once_there_are_too_many(monkeypatch):
     read = []
     monkeypatch.setattr(sources, "HASH_ROWS", 10)
-    hashed = sources._hash
+    hashed = sources.hash_rows
     monkeypatch.setattr(
-        sources, "_hash", lambda block, *rest: read.append(len(block)) or hashed(block, *rest)
+        sources, "hash_rows", lambda block, *rest: read.append(len(block)) or hashed(block, *rest)
     )
-    assert distinct_rows(np.arange(1000.0).reshape(500, 2), most=25) is None
+    assert find_distinct_rows(np.arange(1000.0).reshape(500, 2), most=25) is None
     assert read == [10, 10, 10]
 
 
 def test_rows_whose_codes_collide_are_not_taken_for_equal(monkeypatch):
-    monkeypatch.setattr(sources, "_hash", lambda block, *_: np.zeros(len(block), np.uint64))
-    assert distinct_rows(np.arange(6.0).reshape(3, 2), most=3) is None
-    assert distinct_rows(np.ones((3, 2)), most=3) is not None
+    monkeypatch.setattr(sources, "hash_rows", lambda block, *_: np.zeros(len(block), np.uint64))
+    assert find_distinct_rows(np.arange(6.0).reshape(3, 2), most=3) is None
+    assert find_distinct_rows(np.ones((3, 2)), most=3) is not None
 
 
 def test_codes_of_similar_rows_differ():
     pictures = np.zeros((2000, 7, 9, 3), np.uint8)
     pictures.reshape(2000, -1)[np.arange(2000), np.arange(2000) % 189] = 1 + np.arange(2000) // 189
-    found = distinct_rows(pictures, most=2000)
+    found = find_distinct_rows(pictures, most=2000)
     assert found is not None
     assert len(found.first) == 2000
 
@@ -211,7 +209,7 @@ def test_data_larger_than_the_accelerators_share_stays_on_the_host(vectors, monk
 
 
 def test_draw_by_draw_a_memory_map_trains_like_an_array(mapped, vectors, monkeypatch):
-    monkeypatch.setattr("derex.estimators.data.distinct_rows", lambda *_, **__: None)
+    monkeypatch.setattr("derex.estimators.data.find_distinct_rows", lambda *_, **__: None)
     options = {"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0}
     device, host = DeRex(**options).fit(*vectors), DeRex(**options).fit(*mapped)
     np.testing.assert_allclose(host.transform(vectors[0]), device.transform(vectors[0]), atol=1e-4)
@@ -221,7 +219,7 @@ def test_draw_by_draw_a_memory_map_trains_like_an_array(mapped, vectors, monkeyp
 def test_items_of_a_memory_map_are_the_drawn_rows(mapped, vectors):
     data = pair_data(*mapped)
     assert isinstance(data.source, GivenRows)
-    x, y = data.items(jax.random.key(0), 3, 4)
+    x, y = data.items(3, 4)
     numbers = draw(jax.random.key(0), 3, 60, steps=4, half=HALF)
     np.testing.assert_array_equal(x, vectors[0][numbers])
     np.testing.assert_array_equal(y, vectors[1][numbers])

@@ -7,14 +7,17 @@ import pytest
 
 from derex import exact
 from derex.estimators import streams
-from derex.estimators.building import skeleton
-from derex.estimators.streams import StreamData, counted_rows, on_device
-from derex.estimators.trajectories import check_trajectories, describe, fingerprint, stored_once
+from derex.estimators.streams import StreamData, encode_pairs, make_networks
+from derex.estimators.trajectories import (
+    check_trajectories,
+    compute_fingerprint,
+    deduplicate,
+    make_stream_spec,
+    trajectories_to_device,
+)
 from derex.networks.histories import BoundedTests, NextHistory, TestsToEnd, count_steps_left, read_backwards
 from derex.networks.recurrent import LSTM
 from derex.types import Indexed, Trajectories
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 B, T, K = 7, 8, 2
 RNG = np.random.default_rng(0)
@@ -35,7 +38,7 @@ def data_of(X=X, future=FUTURES["bounded"], batch_size=4, seed=5, useful=(0, 1, 
 
 @pytest.fixture(scope="module")
 def networks():
-    return skeleton("auto", describe(X, None), 8, K, False, True, jax.random.key(0))
+    return make_networks("auto", make_stream_spec(X, None), 8, K, False, True, jax.random.key(0))
 
 
 def same(first, second):
@@ -104,7 +107,7 @@ def test_batches_are_even_and_chunks_bounded(monkeypatch):
 )
 def test_types_on_the_device(given, read):
     values = np.array([[0, 1, 1]]).astype(given)
-    moved = on_device(Trajectories({"a": values}, values, values > 0, values > 0))
+    moved = trajectories_to_device(Trajectories({"a": values}, values, values > 0, values > 0))
     assert {str(moved.observation["a"].dtype), str(moved.previous_action.dtype)} == {read}
     np.testing.assert_array_equal(moved.previous_action, values)
 
@@ -139,7 +142,7 @@ def pairs_by_hand(networks, batch, future):
 def test_pairs_that_count(networks, name):
     data = data_of(future=FUTURES[name], batch_size=6)
     (batch,) = data.sample(6)
-    f, g = counted_rows(data.source, [batch], networks)
+    f, g = encode_pairs(data.source, [batch], networks)
     assert len(f) == np.sum(LEFT[data.useful] >= FUTURES[name].needs)
     wanted_f, wanted_g = pairs_by_hand(networks, batch, FUTURES[name])
     np.testing.assert_allclose(f, wanted_f, atol=1e-6)
@@ -149,7 +152,7 @@ def test_pairs_that_count(networks, name):
 def test_next_histories(networks):
     data = data_of(future=NextHistory(), batch_size=6)
     (batch,) = data.sample(6)
-    f, g, counted = (np.asarray(a) for a in data.source.read(batch, networks))
+    f, g, counted = (np.asarray(a) for a in data.source.encode(batch, networks))
     np.testing.assert_allclose(g[:, :-1], f[:, 1:], atol=1e-6)
     np.testing.assert_array_equal(counted, LEFT[data.useful, :-1] >= 1)
 
@@ -157,7 +160,7 @@ def test_next_histories(networks):
 def test_halves_are_the_batch_cut_in_two(networks):
     data = data_of()
     item = jax.tree.map(lambda leaf: leaf[0], data.items(0, 1))
-    f, g, counted = data.source.read(item, networks)
+    f, g, counted = data.source.encode(item, networks)
     for half, rows in zip(data.source.halves(item, networks), (slice(0, 2), slice(2, 4)), strict=True):
         np.testing.assert_array_equal(half.f, f[rows].reshape(-1, K))
         np.testing.assert_array_equal(half.g, g[rows].reshape(-1, K))
@@ -170,20 +173,20 @@ def test_repeated_observations_are_what_they_stand_for(networks):
     same(stored.items(0, 2).phase, plain.items(0, 2).phase)
     assert stored.items(0, 2).trajectories.observation.shape == (2, 4, T)
     for a, b in zip(
-        counted_rows(plain.source, plain.sample(9), networks),
-        counted_rows(stored.source, stored.sample(9), networks),
+        encode_pairs(plain.source, plain.sample(9), networks),
+        encode_pairs(stored.source, stored.sample(9), networks),
         strict=True,
     ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_distinct_observations_are_stored_once():
-    stored = stored_once(X, most=5)  # four rows and the zeros of the padding
+    stored = deduplicate(X, most=5)  # four rows and the zeros of the padding
     assert len(stored.observation.values) == 5
     np.testing.assert_array_equal(stored.observation.values[stored.observation.index], X.observation)
-    assert stored_once(X, most=4) is X
+    assert deduplicate(X, most=4) is X
     parts = X._replace(observation={"a": X.observation, "b": X.observation})
-    assert stored_once(parts, most=99) is parts
+    assert deduplicate(parts, most=99) is parts
 
 
 def test_fingerprints_tell_any_change():
@@ -196,8 +199,8 @@ def test_fingerprints_tell_any_change():
         X.rows(slice(1, None)),
     ]
     copy = jax.tree.map(np.copy, X)
-    assert fingerprint(copy) == fingerprint(X)
-    assert len({fingerprint(each) for each in [X, *changed]}) == 7
+    assert compute_fingerprint(copy) == compute_fingerprint(X)
+    assert len({compute_fingerprint(each) for each in [X, *changed]}) == 7
 
 
 # ------------------------------------------------------------------------------------- clocks

@@ -11,12 +11,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from derex import HistoryDeRex
-from derex.estimators import history_fitting as fitting
-from derex.estimators.trajectories import check_trajectories, describe, outline
+from derex.estimators.trajectories import check_trajectories, make_stream_spec, outline
 from derex.networks.recurrent import LSTMState
 from derex.types import NO_ACTION, Indexed, Trajectories
-
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 B, T = 6, 8
 RNG = np.random.default_rng(0)
@@ -122,8 +119,8 @@ BAD_DATA = {
     ),
     "true actions": (acted(ACTIONS > 0), TypeError, "X.previous_action: expected integers or floats, got bool"),
     "actions in words": (
-        acted(ACTIONS.astype(str)), TypeError,
-        "X.previous_action: expected integers or floats, got <U",
+        acted(ACTIONS.astype(str)), ValueError,
+        "X.previous_action: strings .*integer ids",
     ),
     "nan actions": (acted(NAN), ValueError, "X.previous_action: .*NaN.* row 2"),
     "actions too large": (acted(replaced(ACTIONS * 1.0, 1e300)), ValueError, "X.previous_action: .*too large.* row 2"),
@@ -140,7 +137,7 @@ BAD_DATA = {
         seen(replaced(IMAGES.astype(int), 2**40)), ValueError,
         "X.observation: .*32 bits, got .*1099511627776",
     ),
-    "text": (seen(NUMBERS.astype(str)), ValueError, "X.observation: expected numbers, got an array of dtype <U"),
+    "text": (seen(NUMBERS.astype(str)), ValueError, "X.observation: strings .*integer ids"),
     "complex": (seen([NUMBERS, NUMBERS * 1j]), ValueError, r"X.observation\[1\]: expected numbers, got .*complex64"),
     "nothing": (seen({}), ValueError, "X.observation: expected at least one array, got {}"),
     "empty": (
@@ -208,7 +205,7 @@ BAD_OPTIONS = {
         "encoder: the function must return an Equinox module, got 3",
     ),
     "function of one": (
-        {"encoder": lambda key: Module()}, ValueError,
+        {"encoder": lambda key: Module()}, TypeError,
         r"encoder: .*called as encoder\(key, width\) and failed",
     ),
     "module of the wrong input": (
@@ -244,11 +241,11 @@ BAD_OPTIONS = {
     "k for the width": ({"k": 9}, ValueError, "k: got 9, but .*width = 8 units.*choose width >= k"),
     "tests to the end": (
         {"tests": "to-end", "k": 20, "width": 20}, ValueError,
-        r"X: 38 histories are followed by another step .*at least 42 .*mend it: collect more .*k <= 18\.$",
+        r"X: 38 histories are followed by another step .*at least 42 .*fix it: collect more .*k <= 18\.$",
     ),
     "laplacian": (
         {"objective": "laplacian", "k": 20, "width": 20}, ValueError,
-        r"X: 38 histories are followed by another step .*mend it: collect more or longer .*, or choose k <= 18",
+        r"X: 38 histories are followed by another step .*fix it: collect more or longer .*, or choose k <= 18",
     ),
     "n_ids": ({"n_ids": 0}, ValueError, "n_ids: expected at least 1, got 0"),
 }  # fmt: skip
@@ -256,7 +253,7 @@ BAD_OPTIONS = {
 
 @pytest.fixture
 def no_training(monkeypatch):
-    monkeypatch.setattr(fitting, "train_chunk", lambda *_: pytest.fail("training started"))
+    monkeypatch.setattr("derex.estimators.fitting.train_chunk", lambda *_: pytest.fail("training started"))
 
 
 @pytest.mark.usefixtures("no_training")
@@ -300,7 +297,7 @@ def test_memory_maps_are_not_read_into_memory(tmp_path):
 
 def test_descriptions():
     parts = {"picture": IMAGES, "place": IDS, "seen": IDS > 2, "numbers": (NUMBERS, [NUMBERS[..., 0]])}
-    spec = describe(check_trajectories(seen(parts)), None)
+    spec = make_stream_spec(check_trajectories(seen(parts)), None)
     assert (spec.actions, spec.choices) == ("ids", 3)
     assert spec.outline == {
         "dict": {"picture": 0, "place": 0, "seen": 0, "numbers": {"tuple": [0, {"list": [0]}]}}
@@ -327,7 +324,7 @@ def test_descriptions():
     ],
 )
 def test_actions(actions, n_actions, kind, choices):
-    spec = describe(check_trajectories(acted(actions)), n_actions)
+    spec = make_stream_spec(check_trajectories(acted(actions)), n_actions)
     assert (spec.actions, spec.choices) == (kind, choices)
 
 

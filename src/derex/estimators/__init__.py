@@ -1,7 +1,7 @@
 """Scikit-learn style estimators of the decomposition."""
 
 from derex.estimators.histories import HistoryDeRex
-from derex.estimators.history_fitting import fit_together
 from derex.estimators.pairs import DeRex
+from derex.estimators.streams import fit_together
 
 __all__ = ["DeRex", "HistoryDeRex", "fit_together"]

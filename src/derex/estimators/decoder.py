@@ -1,4 +1,4 @@
-"""A linear read-out of a hidden quantity: how much of it a representation tells (Section 5, Figure 4).
+"""A linear decoder of hidden states: how much a representation says about them (Section 5, Figure 4).
 
 Shapes: n rows, k features, m classes.
 """
@@ -15,11 +15,11 @@ import optax
 from jax import Array
 from jaxtyping import Float, Int
 
-SMALLEST_DEVIATION = 1e-6
-ENOUGH = 1e-4  # log-loss below which there is nothing left to learn
+MIN_DEVIATION = 1e-6
+MIN_LOG_LOSS = 1e-4  # below it there is nothing left to learn
 
 
-class Readout(NamedTuple):
+class LinearReadout(NamedTuple):
     """One linear layer and a softmax."""
 
     mean: Float[Array, " k"]
@@ -28,19 +28,19 @@ class Readout(NamedTuple):
     bias: Float[Array, " m"]
 
     def probabilities(self, features: Float[Any, "*batch k"]) -> Float[Array, "*batch m"]:
-        """Pr(class | features)."""
+        """Computes Pr(class | features)."""
         return _probabilities(self, jnp.asarray(features))
 
 
 def fit_readout(
     features: Float[Any, "n k"], classes: Int[Any, " n"], m: int, iterations: int = 300
-) -> Readout:
-    """Maximum likelihood by L-BFGS on all rows at once, features standardised first.
+) -> LinearReadout:
+    """Fits a read-out by maximum likelihood: L-BFGS on all rows at once, features standardised first.
 
     Args:
-        features: what is read.
-        classes: what is to be told, numbers below m.
-        m: how many classes there are; those that never occur get small probabilities.
+        features: (n, k).
+        classes: (n,), the integers to predict, below m.
+        m: number of classes; those that never occur get small probabilities.
         iterations: of L-BFGS. The problem is convex; they bound how sharp the read-out becomes.
     """
     x, y = jnp.asarray(features, jnp.float32), jnp.asarray(classes, jnp.int32)
@@ -56,8 +56,8 @@ def fit_readout(
 
 
 @partial(jax.jit, static_argnames=("m", "iterations"))
-def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int) -> Readout:
-    mean, spread = x.mean(axis=0), x.std(axis=0) + SMALLEST_DEVIATION
+def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int) -> LinearReadout:
+    mean, spread = x.mean(axis=0), x.std(axis=0) + MIN_DEVIATION
     x = (x - mean) / spread
     start = (jnp.zeros((x.shape[1], m)), jnp.log(jnp.bincount(y, length=m) + 1.0))
     solver = optax.lbfgs()
@@ -72,18 +72,18 @@ def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int
         value, gradient = optax.value_and_grad_from_state(loss)(layer, state=state)
         updates, following = solver.update(gradient, state, layer, value=value, grad=gradient, value_fn=loss)
         moved: Any = optax.apply_updates(layer, updates)
-        # Classes that are told apart perfectly have no best layer: stop before numbers overflow.
+        # Perfectly separable classes have no best layer: stop before the weights overflow.
         finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((moved, value))]
-        sound = jnp.all(jnp.stack(finite)) & (jnp.asarray(value) > ENOUGH)
+        sound = jnp.all(jnp.stack(finite)) & (jnp.asarray(value) > MIN_LOG_LOSS)
         chosen = jax.tree.map(lambda new, old: jnp.where(sound, new, old), (moved, following), (layer, state))
         return chosen, None
 
     (layer, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=iterations)
-    return Readout(mean, spread, *layer)
+    return LinearReadout(mean, spread, *layer)
 
 
 @jax.jit
-def _probabilities(readout: Readout, features: Array) -> Array:
+def _probabilities(readout: LinearReadout, features: Array) -> Array:
     with jax.default_matmul_precision("highest"):
         logits = (features - readout.mean) / readout.spread @ readout.weight + readout.bias
     return jax.nn.softmax(logits)
@@ -92,7 +92,12 @@ def _probabilities(readout: Readout, features: Array) -> Array:
 def belief_scores(
     belief: Float[Any, "n m"], true: Int[Any, " n"], distance: Float[np.ndarray, "m m"]
 ) -> dict[str, float]:
-    """How good beliefs about a hidden state are.
+    """Scores beliefs about a hidden state.
+
+    Args:
+        belief: (n, m), probabilities of each state.
+        true: (n,), the states.
+        distance: (m, m), between states.
 
     Returns:
         accuracy of the likeliest state, log_loss of the true one, the expected distance of a state drawn from the

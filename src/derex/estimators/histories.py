@@ -1,8 +1,6 @@
-"""One step of some streams, as a user gives it to `HistoryDeRex.step`.
+"""`HistoryDeRex`: the decomposition of histories and futures (Section 5), with the conventions of `DeRex`.
 
-Shapes: n streams.
-
-The decomposition of histories and futures (Section 5), with the conventions of `DeRex`.
+Shapes: n streams of one step; B streams of T steps; k features.
 """
 
 from __future__ import annotations
@@ -20,74 +18,34 @@ from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
 from derex.decomposition.statistics import read_statistics
 from derex.estimators import validation as check
-from derex.estimators.base import Decomposition, squared_correlation
-from derex.estimators.building import check_encoder
-from derex.estimators.fitting import TrainState, reading_side
-from derex.estimators.history_fitting import Watch, fit_one
-from derex.estimators.streams import StreamData, counted_rows, on_device
-from derex.estimators.trajectories import StreamSpec, check_like_fitted, check_trajectories, useful_streams
+from derex.estimators.base import DecompositionEstimator, squared_correlation
+from derex.estimators.fitting import FitState, Watch, standardise_side
+from derex.estimators.streams import StreamData, check_encoder, encode_pairs, run_fits
+from derex.estimators.trajectories import (
+    StreamSpec,
+    check_like_fitted,
+    check_trajectories,
+    find_useful_streams,
+    trajectories_to_device,
+)
 from derex.networks.histories import HistoryNetworks, apply_per_step, make_future
 from derex.networks.recurrent import LSTMState
 from derex.types import NO_ACTION, Trajectories, stack_observations
 
-
-def one_step(
-    observation: Any, previous_action: Any, first: Any, streams: int, spec: StreamSpec
-) -> Trajectories:
-    """Trajectories (n, 1) of what each stream saw and had just done, like those of the fit."""
-    parts = (
-        isinstance(spec.outline, dict) and "list" in spec.outline
-    )  # the model was fitted on lists of parts
-    if isinstance(observation, list) and not parts:
-        observation = stack_observations("observation", observation) if observation else np.zeros(0)
-    steps = Trajectories(
-        jax.tree.map(lambda leaf: _row("observation", leaf, streams), observation),
-        _row("previous_action", _actions(previous_action, streams, spec), streams),
-        np.zeros((streams, 1), bool) if first is None else _row("first", np.asarray(first, bool), streams),
-        np.ones((streams, 1), bool),
-    )
-    steps = check_trajectories(steps, "")
-    check_like_fitted(steps, spec, "")
-    return steps
-
-
-def _row(name: str, values: Any, streams: int) -> np.ndarray:
-    """(n, …) -> (n, 1, …)."""
-    array = np.asarray(values)
-    if array.ndim == 0 or len(array) != streams:
-        came = f"a single {array.dtype}" if array.ndim == 0 else f"shape {array.shape}"
-        one = f" The memory is of one stream: [{name}]." if streams == 1 else ""
-        raise ValueError(f"{name}: expected one entry for each of {streams} streams, got {came}.{one}")
-    return array[:, None]
-
-
-def _actions(given: Any, streams: int, spec: StreamSpec) -> Any:
-    """The actions with what stands for none in the place of every None."""
-    if given is None:
-        given = [None] * streams
-    if not isinstance(given, list | tuple) or all(action is not None for action in given):
-        return given
-    if spec.actions == "ids":
-        return [NO_ACTION if action is None else action for action in given]
-    none = np.zeros(spec.choices, np.float32)
-    return np.stack([none if action is None else np.ravel(action) for action in given])
-
-
 LEARNING_RATE = 1e-3
-BLOCK_STEPS = 1 << 15  # read at a time by `transform`
+BLOCK_STEPS = 1 << 15  # encoded at a time by `transform`
 
 
-class Reading(NamedTuple):
-    """What one step of some streams says."""
+class StepOutput(NamedTuple):
+    """The output of `HistoryDeRex.step`."""
 
-    memory: LSTMState
-    """carry it to the next `step`"""
+    memory: LSTMState  # pass it to the next `step`
     representation: Float[np.ndarray, "n k"]
     bonus: Float[np.ndarray, " n"]
 
 
-class HistoryDeRex(Decomposition):
-    """Top-k singular functions of the system-dynamics matrix, learnt from trajectories; bonuses off their norm.
+class HistoryDeRex(DecompositionEstimator):
+    """Top-k singular functions of the system-dynamics matrix, learnt from trajectories; bonuses from their norm.
 
     f reads histories h_t = (o_0, a_0, …, o_t) through a forward LSTM, g reads the tests τ = (a_t, o_{t+1}, …, o_{t+L})
     that followed them through a reverse one, and Σ(θ) = E[f(h) g(τ)ᵀ] becomes diagonal and as large as possible
@@ -107,15 +65,15 @@ class HistoryDeRex(Decomposition):
             alone: what the policy's futures look like. In a world without chance, actions and observations together
             tell almost everything about t, all σ are near 1, and a few features cannot say which matter most.
         lambda_r: weight of the off-diagonal penalty, or "grow" for 10 (k-1)/15. The paper uses 10.
-        batch_size: trajectories in one update, half of them for each of the two independent estimates.
+        batch_size: trajectories per update, half of them for each of the two independent estimates.
         steps: updates in `fit`.
-        learning_rate: Adam's, with a cosine decay in `fit`; None is 1e-3.
-        weighted_bonus: weights Σ̃⁻² in the bonus (the paper's); False is the plain norm.
+        learning_rate: Adam's, with a cosine decay in `fit`; None: 1e-3.
+        weighted_bonus: weights Σ̃⁻² in the bonus (the paper's); False: the plain norm.
         sigma_floor: smaller singular values count as this much in the weights.
         n_actions: how many actions there are, if the training data may not show them all.
         n_ids: the same of observations, or parts of them, that are ids.
         random_state: seed; the same seed and data give the same result.
-        verbose: show a progress bar.
+        verbose: whether to show a progress bar; None: where stderr is a terminal.
 
     Attributes: `singular_values_`, `sigma_`, `history_`, `n_iter_` as in `DeRex`.
 
@@ -126,8 +84,7 @@ class HistoryDeRex(Decomposition):
         >>> memory, f, bonus = model.step(memory, [observation], [previous_action])  # None at first  # doctest: +SKIP
     """
 
-    objectives = ("derex", "nested", "laplacian")
-    fewest = 2
+    min_batch_size = 2
 
     @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
     def __init__(
@@ -148,7 +105,7 @@ class HistoryDeRex(Decomposition):
         n_actions: int | None = None,
         n_ids: int | None = None,
         random_state: Any = None,
-        verbose: bool = False,
+        verbose: bool | None = None,
     ):
         self.k = k
         self.objective = objective
@@ -178,22 +135,26 @@ class HistoryDeRex(Decomposition):
         checkpoint: str | os.PathLike[str] | None = None,
         watch: Watch | None = None,
     ) -> HistoryDeRex:
-        """Learn from `derex.types.Trajectories`.
+        """Learns from `derex.types.Trajectories`.
 
         Args:
             X: the trajectories.
             y: ignored, scikit-learn's convention.
-            checkpoint: a file that `load` can read, written every minute and at the end; a fit that was interrupted
-                goes on from it as if it had not been.
-            watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) every hundred updates or so.
+            checkpoint: a file that `load` can read, written every minute and at the end. An interrupted fit resumes
+                from it, with the result of an uninterrupted one.
+            watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) about every hundred updates.
         """
-        fit_one(self, X, checkpoint, watch)
+        from derex.estimators.files import check_path
+
+        if checkpoint is not None:
+            check_path("checkpoint", checkpoint)
+        run_fits([self], [X], [checkpoint], watch, ["X"])
         return self
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def transform(self, X: Any) -> Float[np.ndarray, "B T k"]:
-        """f(h_t) for each step: mean 0 and variance 1 over training histories, components in order of σ; padding 0."""
+        """Computes f(h_t) for each step: mean 0 and variance 1 over training histories, in order of σ; padding 0."""
         check_is_fitted(self)
         X = check_trajectories(X)
         check_like_fitted(X, self._spec)
@@ -203,20 +164,20 @@ class HistoryDeRex(Decomposition):
             block = X.rows(slice(start, start + rows))
             missing = rows - len(block.first) if len(X.first) > rows else 0  # one shape, one compilation
             padded = block.rows(np.r_[np.arange(len(block.first)), np.zeros(missing, int)])
-            f, _ = _read(self._reader(), on_device(padded), None)
+            f, _ = _encode_steps(self._standardised_networks(), trajectories_to_device(padded), None)
             parts.append(np.asarray(f)[: len(block.first)] * block.valid[..., None])
         return np.concatenate(parts)[..., self._order]
 
     def fit_transform(self, X: Any, y: Any = None) -> Float[np.ndarray, "B T k"]:
-        """`fit`, then `transform` of the same trajectories."""
+        """Calls `fit`, then `transform` of the same trajectories."""
         return self.fit(X).transform(X)
 
     def bonus(self, X: Any) -> Float[np.ndarray, "B T"]:
-        """‖f(h_t)‖_{Λ̃⁻¹} for each step (Section 5): large where histories like it are rare; 0 in the padding."""
+        """Computes ‖f(h_t)‖_{Λ̃⁻¹} for each step (Section 5): large where such histories are rare; padding 0."""
         return self.bonus_of(self.transform(X))
 
     def bonus_of(self, representation: Any) -> Float[np.ndarray, "*batch"]:
-        """The bonus of representations that `transform` or `step` gave."""
+        """Computes the bonus of representations returned by `transform` or `step`."""
         check_is_fitted(self)
         self._check_bonus_parameters()
         f = np.asarray(representation, np.float32)
@@ -227,19 +188,21 @@ class HistoryDeRex(Decomposition):
         return self._norm(f.reshape(-1, f.shape[-1])).reshape(f.shape[:-1])
 
     def initial_memory(self, streams: int = 1) -> LSTMState:
-        """The memory of streams that have seen nothing yet."""
+        """Makes the memory of streams before their first step."""
         check_is_fitted(self)
         return self._state.networks.forward.initial(check.check_integer("streams", streams, 1))
 
-    def step(self, memory: LSTMState, observation: Any, previous_action: Any, first: Any = None) -> Reading:
-        """One more observation of each stream: the same numbers as `transform`, without the past.
+    def step(
+        self, memory: LSTMState, observation: Any, previous_action: Any, first: Any = None
+    ) -> StepOutput:
+        """Encodes one more observation of each stream: the same numbers as `transform`, without passing the past.
 
         Args:
             memory: from `initial_memory` or the last `step`.
             observation: a pytree of arrays (streams, …), or a list with the observation of each stream.
-            previous_action: what each stream did just before, (streams,) numbers (none: -1) or (streams, …) vectors
-                (none: 0). None, alone or in the place of a stream's action: none.
-            first: where a new episode begins, so that the stream's past is forgotten; None: nowhere.
+            previous_action: the last action of each stream, (streams,) numbers (none: -1) or (streams, …) vectors
+                (none: 0). None, alone or in the place of a stream's action, means no action.
+            first: (streams,), where a new episode begins, so that the stream's past is forgotten; None: nowhere.
         """
         check_is_fitted(self)
         width = self._state.networks.forward.width
@@ -248,26 +211,26 @@ class HistoryDeRex(Decomposition):
                 f"memory: expected what `initial_memory` or `step` of this model gave, {width} units wide; got "
                 f"{memory!r}."
             )
-        steps = one_step(observation, previous_action, first, len(memory.hidden), self._spec)
-        f, memory = _read(self._reader(), on_device(steps), memory)
+        steps = make_step(observation, previous_action, first, len(memory.hidden), self._spec)
+        f, memory = _encode_steps(self._standardised_networks(), trajectories_to_device(steps), memory)
         f = np.asarray(f)[:, 0, self._order]
-        return Reading(memory, f, self._norm(f))
+        return StepOutput(memory, f, self._norm(f))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Squared correlation captured between these histories and their futures: at most the sum of k squared σ."""
+        """Computes the squared correlation of these histories and their futures: at most the sum of k squared σ."""
         check_is_fitted(self)
         X = check_trajectories(X)
         check_like_fitted(X, self._spec)
-        batch_size = check.check_integer("batch_size", self.batch_size, self.fewest)
+        batch_size = check.check_integer("batch_size", self.batch_size, self.min_batch_size)
         future = make_future(self._trained_as["tests"], self._state.networks.reverse is None)
-        useful = useful_streams(X, future.needs, int(self._trained_as["k"]))
+        useful = find_useful_streams(X, future.needs, int(self._trained_as["k"]))
         data = StreamData(X, useful, future, batch_size, 0)
         return squared_correlation(
-            *counted_rows(data.source, data.sample(len(X.first)), self._state.networks)
+            *encode_pairs(data.source, data.sample(len(X.first)), self._state.networks)
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file (no code in it), atomically."""
+        """Writes the fitted model to one file (no code in it), atomically."""
         from derex.estimators.files import save_histories
 
         check_is_fitted(self)
@@ -275,12 +238,12 @@ class HistoryDeRex(Decomposition):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> HistoryDeRex:
-        """Read a model written by `save`. Models with own modules need them again: `encoder=`."""
+        """Reads a model written by `save`. Models with own modules need them again: `encoder=`."""
         from derex.estimators.files import load_histories
 
         return load_histories(cls, path, encoder)
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> Objective:
         objective = super()._check_parameters()
@@ -302,38 +265,78 @@ class HistoryDeRex(Decomposition):
             )
         return objective
 
-    def _default_rate(self) -> float:
+    def _default_learning_rate(self) -> float:
         return LEARNING_RATE
 
     def _publish(
         self,
         spec: StreamSpec,
-        state: TrainState,
+        state: FitState,
         history: list[tuple[float, ...]],
-        code: int,
+        fingerprint: int,
         seed: int | None,
     ) -> None:
-        """Set everything that makes a model fitted."""
-        self._spec, self._fingerprint, self._seed = spec, code, seed
+        self._spec, self._fingerprint, self._seed = spec, fingerprint, seed
         names = ("k", "objective", "encoder", "width", "tests", "test_actions", "lambda_r")
-        self._trained_as = {name: getattr(self, name) for name in names}
-        self._publish_state(state, history)
+        self._publish_state(state, history, names)
 
-    def _reader(self) -> HistoryNetworks:
-        """The networks with f standardised by what training saw."""
+    def _standardised_networks(self) -> HistoryNetworks:
+        """Returns the networks without g, with f standardised on the training data."""
         networks = self._state.networks
-        f = reading_side(networks.f, read_statistics(self._state.running).f)
+        f = standardise_side(networks.f, read_statistics(self._state.running).f)
         return eqx.tree_at(
             lambda n: (n.f, n.reverse, n.g), networks, (f, None, None), is_leaf=lambda x: x is None
         )
 
 
 @eqx.filter_jit
-def _read(
+def _encode_steps(
     networks: HistoryNetworks, trajectories: Trajectories, memory: LSTMState | None
 ) -> tuple[Any, LSTMState]:
-    """f of every step; in full precision, so that a step alone and a batch of them agree on every device."""
+    """Computes f of every step; in full precision, so that single steps and batches agree on every device."""
     with jax.default_matmul_precision("highest"):
         embedded = networks.embed(trajectories).history
         beliefs, memory = networks.beliefs(embedded, trajectories.first, memory)
         return apply_per_step(networks.f, beliefs), memory
+
+
+def make_step(
+    observation: Any, previous_action: Any, first: Any, streams: int, spec: StreamSpec
+) -> Trajectories:
+    """Makes trajectories (n, 1) of one observation and previous action per stream, checked against the fit."""
+    list_of_parts = isinstance(spec.outline, dict) and "list" in spec.outline
+    if isinstance(observation, list) and not list_of_parts:
+        observation = stack_observations("observation", observation) if observation else np.zeros(0)
+    steps = Trajectories(
+        jax.tree.map(lambda leaf: _add_time_axis("observation", leaf, streams), observation),
+        _add_time_axis("previous_action", _fill_actions(previous_action, streams, spec), streams),
+        np.zeros((streams, 1), bool)
+        if first is None
+        else _add_time_axis("first", np.asarray(first, bool), streams),
+        np.ones((streams, 1), bool),
+    )
+    steps = check_trajectories(steps, "")
+    check_like_fitted(steps, spec, "")
+    return steps
+
+
+def _add_time_axis(name: str, values: Any, streams: int) -> np.ndarray:
+    """Reshapes (n, …) to (n, 1, …)."""
+    array = np.asarray(check.convert_rows(name, values))
+    if array.ndim == 0 or len(array) != streams:
+        came = f"a single {array.dtype}" if array.ndim == 0 else f"shape {array.shape}"
+        one = f" The memory is of one stream: [{name}]." if streams == 1 else ""
+        raise ValueError(f"{name}: expected one entry for each of {streams} streams, got {came}.{one}")
+    return array[:, None]
+
+
+def _fill_actions(given: Any, streams: int, spec: StreamSpec) -> Any:
+    """Replaces every None by the number or vector that stands for no action."""
+    if given is None:
+        given = [None] * streams
+    if not isinstance(given, list | tuple) or all(action is not None for action in given):
+        return given
+    if spec.actions == "ids":
+        return [NO_ACTION if action is None else action for action in given]
+    none = np.zeros(spec.choices, np.float32)
+    return np.stack([none if action is None else np.ravel(action) for action in given])

@@ -1,4 +1,4 @@
-"""Trajectories as the user gives them: checked, described, and with repeated observations stored once.
+"""Checks and specifications of trajectories, and storage of repeated observations.
 
 Shapes: B streams, T steps.
 """
@@ -11,21 +11,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Bool, Int
 
 from derex.estimators import validation as check
-from derex.estimators.data import distinct_rows
+from derex.estimators.data import find_distinct_rows
 from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
 from derex.networks.histories import count_steps_left
 from derex.networks.inputs import infer_kind
 from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories
 
-LARGEST_TABLE_OF_IDS = 2**20
+MAX_ID_TABLE = 2**20
 
 
 class StreamSpec(NamedTuple):
-    """What steps of the streams look like."""
+    """The structure, shapes and types of one step of the streams."""
 
     outline: Any  # of the observation's pytree, see `outline`
     parts: tuple[InputSpec, ...]  # in the order of its leaves
@@ -33,18 +34,18 @@ class StreamSpec(NamedTuple):
     choices: int  # how many actions there are, or numbers in each
 
     def observation(self, leaves: list[Any]) -> Any:
-        """An observation of this structure."""
-        return jax.tree.unflatten(jax.tree.structure(_drawn(self.outline)), leaves)
+        """Makes an observation of this structure."""
+        return jax.tree.unflatten(jax.tree.structure(_make_tree(self.outline)), leaves)
 
     @property
     def places(self) -> list[str]:
-        """Where in the observation each part is, as Python would write it."""
-        leaves = jax.tree_util.tree_leaves_with_path(_drawn(self.outline))
+        """The path of each part in the observation, in Python's notation."""
+        leaves = jax.tree_util.tree_leaves_with_path(_make_tree(self.outline))
         return [jax.tree_util.keystr(place) for place, _ in leaves]
 
 
 def outline(tree: Any) -> Any:
-    """The structure of a pytree in words that JSON knows; 0 stands for an array."""
+    """Describes the structure of a pytree as JSON; 0 stands for an array."""
     if isinstance(tree, dict) and all(isinstance(key, str) for key in tree):
         return {"dict": {key: outline(value) for key, value in tree.items()}}
     if type(tree) in (list, tuple):
@@ -56,42 +57,42 @@ def outline(tree: Any) -> Any:
     )
 
 
-def _drawn(outlined: Any) -> Any:
-    """A tree of that structure."""
+def _make_tree(outlined: Any) -> Any:
+    """Makes a tree of that structure."""
     if outlined == 0:
         return 0
     ((kind, inside),) = outlined.items()
     if kind == "dict":
-        return {key: _drawn(value) for key, value in inside.items()}
-    return {"list": list, "tuple": tuple}[kind](_drawn(value) for value in inside)
+        return {key: _make_tree(value) for key, value in inside.items()}
+    return {"list": list, "tuple": tuple}[kind](_make_tree(value) for value in inside)
 
 
-def _worded(outlined: Any) -> str:
-    """The structure for people to read."""
+def _format_outline(outlined: Any) -> str:
+    """Formats the structure for error messages."""
     if outlined == 0:
         return "array"
     ((kind, inside),) = outlined.items()
     if kind == "dict":
-        return "{" + ", ".join(f"{key!r}: {_worded(value)}" for key, value in inside.items()) + "}"
-    return ("[{}]" if kind == "list" else "({})").format(", ".join(map(_worded, inside)))
+        return "{" + ", ".join(f"{key!r}: {_format_outline(value)}" for key, value in inside.items()) + "}"
+    return ("[{}]" if kind == "list" else "({})").format(", ".join(map(_format_outline, inside)))
 
 
 def _field(name: str, field: str) -> str:
-    """`X.observation`, or `observation` where fields are arguments."""
+    """Names a field in errors: `X.observation`, or `observation` where fields are arguments."""
     return f"{name}.{field}" if name else field
 
 
 def check_trajectories(X: Any, name: str = "X") -> Trajectories:
-    """NumPy arrays of consistent shapes with finite values; memory maps are not copied.
+    """Checks and converts to NumPy arrays of consistent shapes with finite values; memory maps are not copied.
 
-    Where an episode begins there is no previous action, whatever stands there.
+    Previous actions at the start of an episode are ignored, whatever they are.
     """
     if not isinstance(X, Trajectories):
         raise TypeError(
             f"{name}: expected derex.types.Trajectories, got {type(X).__name__}. Make them from a list of episodes: "
             "Trajectories.from_episodes(observations, actions)."
         )
-    first, valid = (_flags(_field(name, field), getattr(X, field)) for field in ("first", "valid"))
+    first, valid = (_check_flags(_field(name, field), getattr(X, field)) for field in ("first", "valid"))
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
         raise ValueError(
             f"{_field(name, 'first')} and {_field(name, 'valid')}: expected shape (streams, steps) for both; got "
@@ -101,25 +102,27 @@ def check_trajectories(X: Any, name: str = "X") -> Trajectories:
         raise ValueError(
             f"{_field(name, 'valid')}: each stream has at least one step, and its padding comes last."
         )
-    action = np.asarray(X.previous_action)
+    action = np.asarray(check.convert_rows(_field(name, "previous_action"), X.previous_action))
     if action.shape[:2] != first.shape:
         raise ValueError(
             f"{_field(name, 'previous_action')}: expected shape {first.shape} or {(*first.shape, '…')}, got "
             f"{action.shape}."
         )
-    action = _actions(_field(name, "previous_action"), action, valid & ~first)
-    return Trajectories(_observation(_field(name, "observation"), X.observation, valid), action, first, valid)
+    action = _check_actions(_field(name, "previous_action"), action, valid & ~first)
+    return Trajectories(
+        _check_observation(_field(name, "observation"), X.observation, valid), action, first, valid
+    )
 
 
-def _flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
+def _check_flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
     array = np.asarray(values)
     if array.dtype != bool:
         raise TypeError(f"{name}: expected booleans, got {array.dtype}. Convert them: {name}.astype(bool).")
     return array
 
 
-def _actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
-    """Those that were taken; none elsewhere."""
+def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
+    """Checks the actions that were taken, and sets all others to none."""
     if action.dtype.kind in "iu":
         if action.ndim != 2:
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
@@ -137,25 +140,20 @@ def _actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> n
     return vectors.astype(np.float32)
 
 
-def _observation(name: str, observation: Any, valid: np.ndarray) -> Any:
-    """The observations with NumPy leaves; padding is set to what is surely harmless."""
+def _check_observation(name: str, observation: Any, valid: np.ndarray) -> Any:
+    """Checks the observations and converts their leaves to NumPy; padding is set to zeros."""
     indexed = isinstance(observation, Indexed)
-    values = observation.values if indexed else observation
-    leaves, structure = jax.tree_util.tree_flatten_with_path(values)
-    if not leaves:
+    places, structure = jax.tree_util.tree_flatten_with_path(observation.values if indexed else observation)
+    if not places:
         raise ValueError(f"{name}: expected at least one array, got {observation!r}.")
-    axes = 1 if indexed else 2
-    arrays = [_part(f"{name}{jax.tree_util.keystr(place)}", leaf) for place, leaf in leaves]
-    for (place, _), array in zip(leaves, arrays, strict=True):
-        expected = arrays[0].shape[:1] if indexed else valid.shape
-        if array.shape[:axes] != expected:
-            raise ValueError(
-                f"{name}{jax.tree_util.keystr(place)}: expected {expected} as its first axes, got {array.shape}."
-            )
-    arrays = [
-        _sound(f"{name}{jax.tree_util.keystr(place)}", array, None if indexed else valid)
-        for (place, _), array in zip(leaves, arrays, strict=True)
-    ]
+    names = [f"{name}{jax.tree_util.keystr(place)}" for place, _ in places]
+    arrays = [_check_part(part, leaf) for part, (_, leaf) in zip(names, places, strict=True)]
+    expected = arrays[0].shape[:1] if indexed else valid.shape
+    for part, array in zip(names, arrays, strict=True):
+        if array.shape[: len(expected)] != expected:
+            raise ValueError(f"{part}: expected {expected} as its first axes, got {array.shape}.")
+    mask = None if indexed else valid
+    arrays = [_check_values(part, array, mask) for part, array in zip(names, arrays, strict=True)]
     values = jax.tree.unflatten(structure, arrays)
     if not indexed:
         return values
@@ -171,35 +169,33 @@ def _observation(name: str, observation: Any, valid: np.ndarray) -> Any:
     return Indexed(values, np.where(valid, index, 0).astype(np.int32))
 
 
-def _part(name: str, leaf: Any) -> np.ndarray:
-    array = check.in_numpy_types(leaf)
-    array = array if isinstance(array, np.ndarray) else np.asarray(array)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
+def _check_part(name: str, leaf: Any) -> np.ndarray:
+    array = check.check_numeric(name, check.convert_rows(name, leaf))
     if array.ndim == 0 or not array.size:
         raise ValueError(f"{name}: expected one entry for each step, got shape {array.shape}.")
     return array.astype(np.float32) if array.dtype == bool else array
 
 
-def _sound(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) -> np.ndarray:
-    """Finite values that 32 bits can hold; a padding of anything but zeros is replaced by them, in a copy."""
+def _check_values(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) -> np.ndarray:
+    """Checks for finite values that 32 bits can hold; non-zero padding is replaced by zeros, in a copy."""
     if valid is not None and np.any(array[~valid]):
         array = np.array(array)
         array[~valid] = 0
     if array.dtype.kind == "f":
         check.check_finite(name, array)
-    elif array.dtype.itemsize >= 4:
-        check.check_integers(name, array)
-    return array
+    return check.check_32_bits(name, array) if array.dtype.itemsize >= 4 else array
 
 
-def describe(X: Trajectories, n_actions: int | None, n_ids: int | None = None, name: str = "X") -> StreamSpec:
-    """The specification of checked trajectories; more actions and ids than they show may be declared."""
+def make_stream_spec(
+    X: Trajectories, n_actions: int | None, n_ids: int | None = None, name: str = "X"
+) -> StreamSpec:
+    """Makes the specification of checked trajectories; more actions and ids than they show may be declared."""
     values, axes = (X.observation.values, 1) if isinstance(X.observation, Indexed) else (X.observation, 2)
     shape, observed = outline(values), _field(name, "observation")
     leaves = jax.tree_util.tree_leaves_with_path(values)
     parts = tuple(
-        _spec(f"{observed}{jax.tree_util.keystr(place)}", leaf, axes, n_ids) for place, leaf in leaves
+        _make_part_spec(f"{observed}{jax.tree_util.keystr(place)}", leaf, axes, n_ids)
+        for place, leaf in leaves
     )
     if X.previous_action.dtype.kind != "i":
         return StreamSpec(shape, parts, "vectors", X.previous_action.shape[-1])
@@ -211,15 +207,15 @@ def describe(X: Trajectories, n_actions: int | None, n_ids: int | None = None, n
     return StreamSpec(shape, parts, "ids", max(largest + 1, 1) if n_actions is None else n_actions)
 
 
-def _spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -> InputSpec:
+def _make_part_spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -> InputSpec:
     shape, kind = leaf.shape[axes:], infer_kind(leaf.shape[axes:], leaf.dtype)
     dtype = check.device_dtype(leaf.dtype, None if kind == "vectors" else kind)
     if kind != "ids":
         return InputSpec(shape, 0, kind, dtype)
     least, largest = map(int, check.min_max(leaf))
-    if least < 0 or largest >= LARGEST_TABLE_OF_IDS:
+    if least < 0 or largest >= MAX_ID_TABLE:
         raise ValueError(
-            f"{name}: ids must run from 0 to less than {LARGEST_TABLE_OF_IDS}, got {least} to {largest}. "
+            f"{name}: ids must run from 0 to less than {MAX_ID_TABLE}, got {least} to {largest}. "
             "Renumber them, or pass numbers as floats."
         )
     if n_ids is not None and largest >= n_ids:
@@ -228,11 +224,9 @@ def _spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -> InputSpe
 
 
 def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> None:
-    """Steps look like those of the training data, and ids and actions are among those of the model."""
-    got = describe(X, None, name=name)
-    different = difference(got, spec, name, "as in fit")
-    if different is not None:
-        raise ValueError(different)
+    """Checks that steps look like those of the training data, with ids and actions that the model knows."""
+    got = make_stream_spec(X, None, name=name)
+    check_same_kind(got, spec, name, "as in fit")
     for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True):
         if now.n_ids > then.n_ids:
             raise ValueError(
@@ -246,79 +240,89 @@ def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> Non
         )
 
 
-def difference(now: StreamSpec, then: StreamSpec, name: str, like: str) -> str | None:
-    """How steps differ in kind from what they should be like, and what to do about it; None if they do not."""
-    observed, acted = _field(name, "observation"), _field(name, "previous_action")
+def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> None:
+    """Checks that steps have the structure, shapes and types that they should have."""
+    observed = _field(name, "observation")
     if now.outline != then.outline:
-        return f"{observed}: expected {_worded(then.outline)}, {like}; got {_worded(now.outline)}."
+        expected, got = _format_outline(then.outline), _format_outline(now.outline)
+        raise ValueError(f"{observed}: expected {expected}, {like}; got {got}.")
     for place, new, old in zip(then.places, now.parts, then.parts, strict=True):
         part = f"{observed}{place}"
         if new.shape != old.shape:
-            return f"{part}: expected shape {old.shape} at each step, {like}; got {new.shape}."
+            raise ValueError(f"{part}: expected shape {old.shape} at each step, {like}; got {new.shape}.")
         if new.dtype != old.dtype:
             note = (
                 " Images of bytes are read as fractions of 255." if "uint8" in (new.dtype, old.dtype) else ""
             )
-            return (
+            raise ValueError(
                 f"{part}: expected values of type {old.dtype}, {like}; got {new.dtype}. Convert them: "
                 f"{part}.astype(np.{old.dtype}).{note}"
             )
-    kinds = [
+    expected, got = (
         "numbers (integers)" if spec.actions == "ids" else f"vectors of {spec.choices}"
         for spec in (then, now)
-    ]
-    if kinds[0] == kinds[1]:
-        return None
-    fix = " Number them, or if they are numbers: .astype(int)." if then.actions == "ids" else ""
-    return f"{acted}: expected {kinds[0]}, {like}; got {kinds[1]}.{fix}"
+    )
+    if expected != got:
+        fix = " Number them, or if they are numbers: .astype(int)." if then.actions == "ids" else ""
+        raise ValueError(f"{_field(name, 'previous_action')}: expected {expected}, {like}; got {got}.{fix}")
 
 
-def common_spec(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
-    """One specification for all, with tables for the ids and actions of any; they must agree in everything else."""
+def merge_specs(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
+    """Makes one specification with tables for the ids and actions of all; they must agree in everything else."""
     for spec, name in zip(specs, names, strict=True):
-        different = difference(spec, specs[0], name, f"as in {names[0]}")
-        if different is not None:
-            raise ValueError(different)
+        check_same_kind(spec, specs[0], name, f"as in {names[0]}")
     columns = zip(*(spec.parts for spec in specs), strict=True)
     parts = tuple(column[0]._replace(n_ids=max(part.n_ids for part in column)) for column in columns)
     return specs[0]._replace(parts=parts, choices=max(spec.choices for spec in specs))
 
 
-def stored_once(X: Trajectories, most: int) -> Trajectories:
-    """The same trajectories with each distinct observation stored once, if there are at most `most` of them."""
+def deduplicate(X: Trajectories, most: int) -> Trajectories:
+    """Stores each distinct observation once, if there are at most `most` of them."""
     if isinstance(X.observation, Indexed):
         return X
     leaves, structure = jax.tree.flatten(X.observation)
-    if (
-        len(leaves) > 1 or leaves[0].ndim < 3
-    ):  # several parts seldom recur together; single numbers are small anyway
+    # Several parts seldom recur together, and single numbers are small anyway.
+    if len(leaves) > 1 or leaves[0].ndim < 3:
         return X
-    found = distinct_rows(leaves[0].reshape(-1, *leaves[0].shape[2:]), most)
+    rows = leaves[0].reshape(-1, *leaves[0].shape[2:])
+    found = find_distinct_rows(rows, most)
     if found is None:
         return X
-    rows = leaves[0].reshape(-1, *leaves[0].shape[2:])[found.first]
-    return X._replace(observation=Indexed(structure.unflatten([rows]), found.inverse.reshape(X.shape)))
+    values = structure.unflatten([rows[found.first]])
+    return X._replace(observation=Indexed(values, found.inverse.reshape(X.shape)))
 
 
-def stored_alike(sets: list[Trajectories], most: int) -> list[Trajectories]:
-    """`stored_once` for sets that one program reads: all of them or none, with as many places for observations."""
-    stored = [stored_once(X, most) for X in sets]
+def deduplicate_together(sets: list[Trajectories], most: int) -> list[Trajectories]:
+    """Deduplicates sets that one program reads: all of them or none, padded to as many stored observations."""
+    stored = [deduplicate(X, most) for X in sets]
     if not all(isinstance(X.observation, Indexed) for X in stored):
         return sets
     longest = max(len(jax.tree.leaves(X.observation.values)[0]) for X in stored)
 
-    def lengthened(leaf: np.ndarray) -> np.ndarray:
+    def pad(leaf: np.ndarray) -> np.ndarray:
         missing = longest - len(leaf)
         return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]) if missing else leaf
 
-    return [
-        X._replace(observation=X.observation._replace(values=jax.tree.map(lengthened, X.observation.values)))
-        for X in stored
-    ]
+    observations = [X.observation for X in stored]
+    padded = [o._replace(values=jax.tree.map(pad, o.values)) for o in observations]
+    return [X._replace(observation=o) for X, o in zip(stored, padded, strict=True)]
+
+
+def trajectories_to_device(trajectories: Trajectories) -> Trajectories:
+    """Copies each leaf to the device in the type that networks read: bytes stay bytes, other numbers take 32 bits."""
+
+    def move(leaf: Any) -> Array:
+        array = np.asarray(leaf)
+        narrow = {"f": np.float32, "i": np.int32, "u": np.int32}.get(array.dtype.kind)
+        if array.dtype in (np.uint8, bool) or narrow is None:
+            return jnp.asarray(array)
+        return jnp.asarray(array.astype(narrow, copy=False))
+
+    return jax.tree.map(move, trajectories)
 
 
 def sample_observations(X: Trajectories, most: int, rng: np.random.Generator) -> Any:
-    """Some observations of valid steps, as rows."""
+    """Draws at most `most` observations of valid steps, as rows."""
     steps = np.flatnonzero(X.valid.ravel())
     chosen = np.sort(rng.choice(steps, min(most, len(steps)), replace=False))
     if isinstance(X.observation, Indexed):
@@ -328,8 +332,8 @@ def sample_observations(X: Trajectories, most: int, rng: np.random.Generator) ->
     return jax.tree.map(lambda leaf: np.asarray(leaf[streams, times]), X.observation)
 
 
-def fingerprint(X: Trajectories) -> int:
-    """A checksum of everything in the trajectories."""
+def compute_fingerprint(X: Trajectories) -> int:
+    """Computes a checksum of everything in the trajectories."""
     code = 0
     for leaf in jax.tree.leaves(X):
         code = zlib.crc32(str((leaf.shape, leaf.dtype)).encode(), code)
@@ -338,8 +342,8 @@ def fingerprint(X: Trajectories) -> int:
     return code
 
 
-def useful_streams(X: Trajectories, needs: int, k: int, name: str = "X") -> Int[np.ndarray, " n"]:
-    """Numbers of the streams to draw from; there must be enough histories with that many steps of their future."""
+def find_useful_streams(X: Trajectories, needs: int, k: int, name: str = "X") -> Int[np.ndarray, " n"]:
+    """Finds the streams with histories followed by `needs` steps; there must be enough such histories."""
     left = np.asarray(count_steps_left(jnp.asarray(X.first), jnp.asarray(X.valid)))
     found, wanted = int((left >= needs).sum()), 2 * k + 2
     if found < wanted:
@@ -351,11 +355,6 @@ def useful_streams(X: Trajectories, needs: int, k: int, name: str = "X") -> Int[
         followed = "another step" if needs == 1 else f"{needs} or more steps"
         raise ValueError(
             f"{name}: {found} histories are followed by {followed} of their episode, expected at least {wanted} for "
-            f"k = {k}. The longest episode has {longest + 1} steps. To mend it: {', or '.join(fixes)}."
+            f"k = {k}. The longest episode has {longest + 1} steps. To fix it: {', or '.join(fixes)}."
         )
-    return streams_with(left >= needs)
-
-
-def streams_with(counted: Bool[np.ndarray, "B T"]) -> Int[np.ndarray, " n"]:
-    """Numbers of the streams that have any history that counts."""
-    return np.flatnonzero(counted.any(axis=1)).astype(np.int32)
+    return np.flatnonzero((left >= needs).any(axis=1)).astype(np.int32)

@@ -1,8 +1,8 @@
-"""Bad input is refused here, before any training starts: what came, what was expected, how to mend it."""
+"""Checks of parameters and arrays before training starts: errors name the argument, what came and how to fix it."""
 
 import numbers
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,24 +15,33 @@ from derex.networks import ENCODERS, InputSpec
 from derex.networks.encoders import InputKind, count_ids
 from derex.networks.layers import iterate_blocks, trainable_mask
 
-SMALLEST_REACH, FINEST = 1e-30, 1e-5  # least variation of a column, and least part of its mean
-FEWEST_ROWS = 4  # two halves of two
-LARGEST_ID = 2**31 - 1
-LARGEST_TABLE = 2**24  # that is made without being asked for
+MIN_REACH, MIN_RELATIVE_REACH = 1e-30, 1e-5  # least variation of a column: absolute, and relative to its mean
+MIN_ROWS = 4  # two halves of two
+MAX_ID = 2**31 - 1
 RENUMBER = "Renumber them: np.unique({}, return_inverse=True)[1]."
 
 
+class Sides(NamedTuple):
+    """One value for X and one for Y."""
+
+    x: Any
+    y: Any
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """`value` is one of `choices`, or an error with the nearest one."""
+    """Checks that `value` is one of `choices`; the error suggests the closest one."""
     choices = list(choices)
     if isinstance(value, str) and value in choices:
         return value
-    near = hint(str(value), choices)
-    raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {value!r}.{near}")
+    expected = ", ".join(map(repr, choices))
+    raise ValueError(f"{name}: expected one of {expected}; got {value!r}.{hint(str(value), choices)}")
 
 
 def check_integer(name: str, value: Any, least: int) -> int:
-    """An integer (not a bool) of at least `least`."""
+    """Checks for an integer (not a bool) of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}: expected an integer, got {value!r} of type {type(value).__name__}.")
     if value < least:
@@ -41,7 +50,7 @@ def check_integer(name: str, value: Any, least: int) -> int:
 
 
 def check_number(name: str, value: Any, least: float, inclusive: bool = True) -> float:
-    """A finite real number above (or at) `least`."""
+    """Checks for a finite real number above (or at) `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {value!r} of type {type(value).__name__}.")
     value = float(value)
@@ -51,14 +60,14 @@ def check_number(name: str, value: Any, least: float, inclusive: bool = True) ->
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Checks for True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {value!r} of type {type(value).__name__}.")
     return bool(value)
 
 
 def check_seed(name: str, value: Any) -> None:
-    """None, an integer, or NumPy's older generator, as scikit-learn takes them."""
+    """Checks for None, an integer or a RandomState, as in scikit-learn."""
     if value is None or value is np.random or isinstance(value, np.random.RandomState):
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -71,13 +80,13 @@ def check_seed(name: str, value: Any) -> None:
 
 
 def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
-    """None, a size, or a pair of them; only tables have one."""
+    """Checks for None, a table size, or a pair of them; only tables have one."""
     if n_states is None:
         return
     if "ids" not in kinds:
         raise ValueError("n_states: only encoder='tabular' has a table of states; leave n_states out.")
-    sizes = n_states if isinstance(n_states, tuple | list) else [n_states]
-    if isinstance(n_states, tuple | list) and len(sizes) != 2:
+    sizes = n_states if isinstance(n_states, tuple | list) else [n_states, n_states]
+    if len(sizes) != 2:
         raise ValueError(f"n_states: expected an integer or a pair (for X, for Y); got {n_states!r}.")
     for size in sizes:
         if size is not None:
@@ -85,7 +94,7 @@ def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
 
 
 def encoder_sides(encoder: Any) -> tuple[Any, Any]:
-    """The encoders of X and of Y: a pair is taken as it is, anything else serves both sides."""
+    """Returns the encoders of X and of Y: the members of a pair, else the same encoder twice."""
     if isinstance(encoder, tuple | list):
         if len(encoder) != 2:
             raise ValueError(f"encoder: a pair (for X, for Y) has two members; got {len(encoder)}.")
@@ -93,8 +102,12 @@ def encoder_sides(encoder: Any) -> tuple[Any, Any]:
     return encoder, encoder
 
 
-def input_kind(encoder: Any) -> InputKind | None:
-    """What a named encoder reads; None (anything) for the user's own."""
+def input_kinds(encoder: Any) -> Sides:
+    """Returns what the encoders of X and Y read; None (anything) for the user's own."""
+    return Sides(*map(_input_kind, encoder_sides(encoder)))
+
+
+def _input_kind(encoder: Any) -> InputKind | None:
     if isinstance(encoder, str):
         return ENCODERS[check_choice("encoder", encoder, ENCODERS)].inputs
     if isinstance(encoder, eqx.Module) or callable(encoder):
@@ -105,21 +118,73 @@ def input_kind(encoder: Any) -> InputKind | None:
     )
 
 
-def in_numpy_types(rows: Any) -> Any:
-    """The same rows, unless they are of a type that only JAX knows, such as bfloat16: then in single precision."""
+def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
+    """Checks that the user's module maps one observation to k floats and can be trained."""
+    example = jax.ShapeDtypeStruct(spec.shape, spec.dtype)
+    described = f"of shape {example.shape} and type {example.dtype}"
+    out = eval_network(name, network, example, described, "rows, without a batch axis")
+    if getattr(out, "shape", None) != (k,) or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(
+            f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
+            f"{getattr(out, 'dtype', '')}."
+        )
+
+
+def eval_network(name: str, network: Any, example: Any, described: str, unit: str) -> Any:
+    """Returns the shape of the user's module's output for one observation; there must be something to train."""
+    try:
+        out = eqx.filter_eval_shape(network, example)
+    except Exception as error:
+        raise ValueError(
+            f"{name}: the module failed on one observation {described}: {error}. It is called on single {unit}."
+        ) from error
+    if not any(jax.tree.leaves(trainable_mask(network))):
+        raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
+    return out
+
+
+# --- arrays --------------------------------------------------------------------------------------------------------
+
+
+def convert_rows(name: str, rows: Any) -> Any:
+    """Converts what NumPy cannot read: tensors that require gradients are detached, bfloat16 becomes float32.
+
+    Strings are refused. Everything else is returned as it is.
+    """
+    if hasattr(rows, "detach") and hasattr(
+        rows, "requires_grad"
+    ):  # a torch tensor; torch need not be installed
+        rows = rows.detach()
+        rows = np.asarray(rows.cpu() if hasattr(rows, "cpu") else rows)
     dtype = getattr(rows, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind == "V" and jnp.issubdtype(dtype, jnp.floating):
         return np.asarray(rows).astype(np.float32)
+    kind = getattr(dtype, "kind", "O")
+    if kind in "USTO" and not scipy.sparse.issparse(rows) and _has_strings(rows):
+        raise ValueError(
+            f"{name}: strings are not supported. Encode them as integer ids: np.unique({name}, return_inverse=True)[1] "
+            "(DeRex reads ids with encoder='tabular')."
+        )
     return rows
 
 
+def _has_strings(rows: Any) -> bool:
+    try:
+        array = np.asarray(rows)
+    except ValueError:  # ragged: refused later, with its name
+        return False
+    return array.dtype.kind in "UST" or (
+        array.dtype.kind == "O" and any(isinstance(value, str | bytes) for value in array.flat)
+    )
+
+
 def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
-    """An array of observations with finite values and the rank its encoder reads. Memory maps are not copied."""
+    """Checks for an array of observations with finite values and the rank its encoder reads; copies no memory map."""
     if scipy.sparse.issparse(rows):
-        raise TypeError(f"{name}: sparse matrices are not read; pass a dense array: {name}.toarray().")
-    array = rows if isinstance(rows, np.ndarray) else np.asarray(rows)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
+        raise TypeError(
+            f"{name}: sparse matrices are not supported; pass a dense array, such as {name}.toarray()."
+        )
+    array = check_numeric(name, rows)
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
             f"{name}: expected at least one row with at least one value, got shape {array.shape}."
@@ -130,7 +195,15 @@ def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
     return checked
 
 
-def _ids(name: str, array: np.ndarray) -> np.ndarray:
+def check_numeric(name: str, rows: Any) -> np.ndarray:
+    """Checks for an array of booleans, integers or floats."""
+    array = rows if isinstance(rows, np.ndarray) else np.asarray(rows)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected numbers, got an array of dtype {array.dtype}.")
+    return array
+
+
+def _check_ids(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -149,18 +222,12 @@ def _ids(name: str, array: np.ndarray) -> np.ndarray:
     least, largest = map(int, min_max(array))
     if least < 0:
         raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
-    if largest > LARGEST_ID:
+    if largest > MAX_ID:
         raise ValueError(f"{name}: ids must be below 2**31, got {largest}. {RENUMBER.format(name)}")
     return array if array.dtype.kind in "iu" else array.astype(np.int32)
 
 
-def min_max(array: np.ndarray) -> tuple[Any, Any]:
-    """Smallest and largest value, in one pass."""
-    found = [(block.min(), block.max()) for block in iterate_blocks(array)]
-    return min(least for least, _ in found), max(largest for _, largest in found)
-
-
-def _vectors(name: str, array: np.ndarray) -> np.ndarray:
+def _check_vectors(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -171,7 +238,7 @@ def _vectors(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _images(name: str, array: np.ndarray) -> np.ndarray:
+def _check_images(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim != 4:
         raise ValueError(
             f"{name}: encoder='conv' reads images of shape (n, height, width, channels), got shape {array.shape}. "
@@ -180,50 +247,60 @@ def _images(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _anything(name: str, array: np.ndarray) -> np.ndarray:
+def check_32_bits(name: str, array: np.ndarray) -> np.ndarray:
+    """Checks that no integer is too large for 32 bits."""
     if array.dtype.kind in "iu":
-        check_integers(name, array)
+        least, largest = min_max(array)
+        if least < -MAX_ID or largest > MAX_ID:
+            raise ValueError(
+                f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
+                f"floats: {name}.astype(np.float32)."
+            )
     return array
 
 
-def check_integers(name: str, array: np.ndarray) -> None:
-    """No integer is too large for 32 bits."""
-    least, largest = min_max(array)
-    if least < -LARGEST_ID or largest > LARGEST_ID:
-        raise ValueError(
-            f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
-            f"floats: {name}.astype(np.float32)."
-        )
-
-
 CHECKS: dict[InputKind | None, Callable[[str, np.ndarray], np.ndarray]] = {
-    "ids": _ids,
-    "vectors": _vectors,
-    "images": _images,
-    None: _anything,
+    "ids": _check_ids,
+    "vectors": _check_vectors,
+    "images": _check_images,
+    None: check_32_bits,
 }
 
 
+def min_max(array: np.ndarray) -> tuple[Any, Any]:
+    """Computes the smallest and largest value in one pass."""
+    found = [(block.min(), block.max()) for block in iterate_blocks(array)]
+    return min(least for least, _ in found), max(largest for _, largest in found)
+
+
 def check_finite(name: str, array: np.ndarray) -> None:
-    """No NaN or infinity anywhere, nor anything that becomes infinite in single precision."""
-    start, largest = 0, np.finfo(np.float32).max
+    """Checks that no value is NaN or infinite, in the array or in single precision; the error counts them."""
+    start, first, nan, infinite, largest = 0, (), 0, 0, np.finfo(np.float32).max
     for block in iterate_blocks(array):
         if not (block.min() >= -largest and block.max() <= largest):  # NaN compares false
-            row = start + int(np.argwhere(~(np.abs(block) <= largest))[0][0])
-            raise ValueError(
-                f"{name}: Input contains NaN, infinity or a value too large for single precision, first in row {row}. "
-                "Remove, impute or rescale such rows first."
-            )
+            bad = ~(np.abs(block) <= largest)
+            if not first:
+                row, *rest = map(int, np.argwhere(bad)[0])
+                first = (start + row, *rest)
+            nan += int(np.isnan(block).sum())
+            infinite += int(bad.sum()) - int(np.isnan(block).sum())
         start += len(block)
+    if first:
+        counts = {"NaN": nan, "infinity or values too large for single precision": infinite}
+        found = " and ".join(f"{what} ({n} of {array.size} values)" for what, n in counts.items() if n)
+        place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
+        raise ValueError(
+            f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale such rows first."
+        )
 
 
 def check_precision(name: str, array: np.ndarray) -> None:
-    """Columns whose variation single precision cannot hold, such as time stamps in seconds, are refused."""
+    """Checks that single precision can hold the variation of each column (not of time stamps in seconds)."""
     mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))) / len(
         array
     )
     reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(array)], axis=0)
-    lost = (reach > 0.0) & ((reach < SMALLEST_REACH) | (reach < FINEST * np.abs(mean)))
+    lost = (reach > 0.0) & ((reach < MIN_REACH) | (reach < MIN_RELATIVE_REACH * np.abs(mean)))
     if lost.any():
         column = int(np.argmax(lost))
         raise ValueError(
@@ -232,15 +309,8 @@ def check_precision(name: str, array: np.ndarray) -> None:
         )
 
 
-def check_varies(name: str, array: np.ndarray) -> None:
-    """A constant input has no decomposition."""
-    first = np.asarray(array[:1])
-    if all(np.all(block == first) for block in iterate_blocks(array)):
-        raise ValueError(f"{name}: every row is the same; a decomposition needs at least two different rows.")
-
-
 def check_given(y: Any, estimator: str) -> None:
-    """There is a second array at all."""
+    """Checks that there is a second array."""
     if y is None:
         raise ValueError(
             f"This {estimator} estimator requires y to be passed, but the target y is None: row i of y is what "
@@ -249,7 +319,7 @@ def check_given(y: Any, estimator: str) -> None:
 
 
 def check_lengths(x: np.ndarray, y: np.ndarray) -> None:
-    """Row i of X goes with row i of Y."""
+    """Checks that X and Y have as many rows."""
     if len(x) != len(y):
         raise ValueError(
             f"X and Y: row i of Y is the successor of row i of X, so they need equal lengths; "
@@ -258,24 +328,29 @@ def check_lengths(x: np.ndarray, y: np.ndarray) -> None:
 
 
 def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
-    """As many rows on both sides, enough for two halves, and not all the same."""
+    """Checks for as many rows on both sides, enough for two halves, and not all the same."""
     check_lengths(x, y)
-    if not max(2 * k + 2, FEWEST_ROWS) <= len(x) < 2**31:
+    least = max(2 * k + 2, MIN_ROWS)
+    if not least <= len(x) < 2**31:
         raise ValueError(
             f"X: got n_samples={len(x)}; two disjoint halves with more than k = {k} rows each need at least "
-            f"{max(2 * k + 2, FEWEST_ROWS)} (and fewer than 2**31). Collect more transitions or use a smaller k."
+            f"{least} (and fewer than 2**31). Collect more transitions or use a smaller k."
         )
-    check_varies("X", x)
-    check_varies("Y", y)
+    for name, array in zip("XY", (x, y), strict=True):
+        first = np.asarray(array[:1])
+        if all(np.all(block == first) for block in iterate_blocks(array)):
+            raise ValueError(
+                f"{name}: every row is the same; a decomposition needs at least two different rows."
+            )
 
 
-def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputSpec]]) -> None:
-    """k features need more than k rows in a half, and (tabular) more than k distinct ids on both sides."""
+def check_k(k: int, half: int, rows: Sides, specs: Sides) -> None:
+    """Checks that k is less than the rows of a half, and (tabular) than the distinct ids on both sides."""
     if k >= half:
         raise ValueError(
             f"k: expected less than half the batch, {half}; got {k}. Use batch_size >= {2 * k + 2} or a smaller k."
         )
-    for name, array, spec in sides:
+    for name, array, spec in zip("XY", rows, specs, strict=True):
         distinct = np.count_nonzero(count_ids(array, spec.n_ids)) if spec.kind == "ids" else k + 1
         if k >= distinct:
             raise ValueError(
@@ -284,8 +359,8 @@ def check_k(k: int, half: int, sides: Iterable[tuple[str, np.ndarray, InputSpec]
             )
 
 
-def check_table_k(k: int, specs: Iterable[InputSpec]) -> None:
-    """A stream shows its ids little by little; the size of the table bounds k."""
+def check_table_k(k: int, specs: Sides) -> None:
+    """Checks k against the size of the table: a stream shows its ids little by little."""
     for name, spec in zip("XY", specs, strict=True):
         if spec.n_ids and k >= spec.n_ids:
             raise ValueError(
@@ -293,33 +368,16 @@ def check_table_k(k: int, specs: Iterable[InputSpec]) -> None:
             )
 
 
-def table_size(name: str, ids: np.ndarray, declared: int | None) -> int:
-    """Size of a tabular encoder's table: as declared, or one past the largest id."""
-    largest = int(min_max(ids)[1])
-    if declared is None and largest >= LARGEST_TABLE:
-        raise ValueError(
-            f"{name}: ids up to {largest} would need a table of as many rows. {RENUMBER.format(name)} If the table is "
-            f"meant, say n_states={largest + 1}."
-        )
-    if declared is not None and largest >= declared:
-        raise ValueError(
-            f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Raise n_states."
-        )
-    return largest + 1 if declared is None else declared
-
-
 def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: str) -> None:
-    """Observations have the shape and type, and ids the range, that the model was fitted on."""
+    """Checks that observations have the shape and type, and ids the range, of the training data."""
     if array.shape[1:] != spec.shape:
         if len(spec.shape) == 1 and array.ndim == 2:
             raise ValueError(
                 f"{name} has {array.shape[1]} features, but {estimator} is expecting {spec.shape[0]} features as input."
             )
         raise ValueError(f"{name}: expected rows of shape {spec.shape}, as in fit; got {array.shape[1:]}.")
-    dtype = device_dtype(array.dtype, spec.kind)
-    if (
-        dtype != spec.dtype and spec.kind != "vectors"
-    ):  # vectors are rescaled by their values, whatever their type
+    # Vectors are rescaled by their values, whatever their type.
+    if device_dtype(array.dtype, spec.kind) != spec.dtype and spec.kind != "vectors":
         raise ValueError(
             f"{name}: the model was fitted on values of type {spec.dtype}, got {array.dtype}. Convert them as for fit; "
             "images of bytes are read as fractions of 255, others as they are."
@@ -332,27 +390,8 @@ def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: 
         )
 
 
-def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
-    """The user's module maps one observation to k numbers and has something to train."""
-    example = jax.ShapeDtypeStruct(spec.shape, spec.dtype)
-    try:
-        out = eqx.filter_eval_shape(network, example)
-    except Exception as error:
-        raise ValueError(
-            f"{name}: the module failed on one observation of shape {example.shape} and type {example.dtype}: "
-            f"{error}. It is called on single rows, without a batch axis."
-        ) from error
-    if getattr(out, "shape", None) != (k,) or not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(
-            f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
-            f"{getattr(out, 'dtype', '')}."
-        )
-    if not any(jax.tree.leaves(trainable_mask(network))):
-        raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
-
-
 def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
-    """Ids, and integers for the user's own modules, take 32 bits; bytes stay bytes; all else is in single precision."""
+    """Returns the dtype on the device: int32 for ids and own modules' integers, bytes stay bytes, else float32."""
     if kind == "ids" or (kind is None and dtype.kind in "iu" and dtype != np.uint8):
         return "int32"
     return "uint8" if dtype == np.uint8 else "float32"

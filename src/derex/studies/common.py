@@ -207,6 +207,7 @@ def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: 
         encoder=encoder,
         lambda_r=setting.lambda_r,
         random_state=seed,
+        verbose=False,
         **options,
     )
     return model.fit(observations[problem.state], observations[next_state])

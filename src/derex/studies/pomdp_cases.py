@@ -34,7 +34,7 @@ from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.envs.grid.hidden import Walk
 from derex.estimators import HistoryDeRex, fit_together
 from derex.estimators.decoder import belief_scores, fit_readout
-from derex.estimators.history_fitting import untrained
+from derex.estimators.streams import fit_untrained
 from derex.studies.definitions import PomdpCase, PomdpStudy
 from derex.types import Trajectories
 
@@ -223,6 +223,7 @@ def _model(study: PomdpStudy, case: PomdpCase) -> HistoryDeRex:
         "batch_size": study.batch,
         "steps": case.steps(study),
         "random_state": case.seed,
+        "verbose": False,
     }
     return HistoryDeRex(case.k, **options)
 
@@ -241,7 +242,7 @@ def _decoded(data: Data, f_decoder: np.ndarray, f_test: np.ndarray) -> Float[np.
 def _references(study: PomdpStudy, case: PomdpCase, data: Data) -> dict[str, np.ndarray]:
     """The exact filter, the same decoder on its belief, an untrained network, and the last frame alone."""
     fresh = _model(study, case)
-    untrained(fresh, data.train)
+    fit_untrained(fresh, data.train)
     features = [_represent(fresh, data.env, walk) for walk in (data.decoder, data.test)]
     filters = [np.asarray(data.env.filter(walk)) for walk in (data.decoder, data.test)]
     return {
