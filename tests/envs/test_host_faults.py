@@ -207,7 +207,7 @@ def test_under_constant_crashes_no_episode_is_counted_twice(steps: int, tmp_path
     assert not unseen & set(ended)
     assert len(unseen) < restarts
     assert len(cut) <= restarts * n
-    sums = [counter.taken() for counter in counters]
+    sums = [counter.take() for counter in counters]
     assert sum(each.episodes.sum() for each in sums) == len(counted)
     assert sum(each.returns.sum() for each in sums) == sum(ended[seed]["return"] for seed in counted)
     assert sum(each.lengths.sum() for each in sums) == sum(ended[seed]["length"] for seed in counted)

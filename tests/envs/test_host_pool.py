@@ -26,7 +26,7 @@ from derex.envs.host import (
 )
 from derex.envs.host.memory import SharedMemory, make_row_layout
 from derex.envs.host.pool import assign_rows, count_workers, worker_cores
-from derex.envs.host.worker import HostStream, episode_seed, packed
+from derex.envs.host.worker import HostStream, episode_seed, pickle_source
 from derex.types import EnvironmentSpec
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -247,7 +247,7 @@ def test_a_source_that_cannot_travel_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"source: .*lambda.* cannot be sent to another process.*functools.partial"
     ):
-        packed(lambda: Pretend())
+        pickle_source(lambda: Pretend())
 
 
 @pytest.mark.parametrize(
@@ -346,9 +346,9 @@ def test_episodes_are_counted_as_by_hand() -> None:
             ),
             cut[t],
         )
-    sums = counter.taken()
+    sums = counter.take()
     np.testing.assert_array_equal(sums.episodes, [1, 2])
     np.testing.assert_array_equal(sums.lengths, [3, 2 + 1])
     np.testing.assert_array_equal(sums.returns, [3.0, 3.0])
     np.testing.assert_array_equal(sums.successes, [1, 0])
-    assert not np.any(counter.taken().episodes)
+    assert not np.any(counter.take().episodes)

@@ -112,7 +112,7 @@ def test_a_slow_task_has_as_many_steps_as_a_quick_one() -> None:
             counter.add(step, np.zeros(6, bool))
     finally:
         pool.close()
-    sums = counter.taken()
+    sums = counter.take()
     np.testing.assert_array_equal(
         sums.episodes, [15, 12, 10] * 2
     )  # of 4, 5 and 6 steps with their first ones

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from derex.envs.interface import HostStep
+from derex.envs.interface import HostStep, action_struct
 from derex.types import Amount, Box, Discrete, EnvironmentSpec, MultiDiscrete, Symbols, Words
 
 HOST_STEPS = 20  # of a host environment, that are checked
@@ -110,14 +110,6 @@ def check_host_environment(env: Any, seed: int = 0) -> list[str]:
         f"begin({seed}): observation as in the spec",
         f"act(action) with an action {_text(struct)}: a HostStep, {steps} times{', then the end' if over else ''}",
     ]
-
-
-def action_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the action that `step` is given."""
-    if isinstance(spec.action, Box):
-        return jax.ShapeDtypeStruct((spec.action.size,), jnp.float32)
-    shape = (len(spec.action.sizes),) if isinstance(spec.action, MultiDiscrete) else ()
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 # --- the spec and the methods -------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
-"""What several tasks show, as one: parts by name, each padded with zeros to the largest; zeros where a task has none.
+"""Several JAX tasks as one environment for one agent.
 
-Parts go by their path in the observation; one that is an array and nothing else is the part "observation". So an agent
-of many tasks sees no more of them than their parts: nothing says which task it is.
+Observations become parts by name, each padded with zeros to the largest; parts that a task lacks are zeros. Parts are
+named by their paths in the observation, a single array by "observation". Nothing tells the agent which task it plays.
 
-Many JAX tasks as one environment: streams shared out evenly, no task's name in what is seen.
-
-Stream b plays task b mod K of K tasks. So any run of neighbouring streams holds all tasks: a half of the batch, a group
-of streams that are stepped together. All streams are stepped at once, so that every stream of every task has the same
-number of steps, however long its episodes or its steps take. Letters in shapes: n streams, K tasks.
+Stream b plays task b mod K of K tasks, so that any range of neighbouring streams, such as half of a batch, holds all
+tasks. All streams are stepped together: each has the same number of steps. Letters in shapes: n streams, K tasks.
 """
 
 from __future__ import annotations
@@ -21,13 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Float32, Int, Int32, PRNGKeyArray, Shaped
 
 from derex.envs.interface import Environment
 from derex.envs.wrappers import (
     AutoReset,
     Batched,
     EpisodeStatistics,
+    MappedEnvironment,
     PreviousReward,
     StreamState,
     add_reward_part,
@@ -35,40 +33,55 @@ from derex.envs.wrappers import (
 from derex.types import Amount, EnvironmentSpec, Symbols, TimeStep, Words
 
 WHOLE = "observation"
-"""the name of an observation without parts"""
+"""the name of an observation that is a single array"""
 
 
 class ObservationPadding(NamedTuple):
-    """How observations of one task become those of all."""
+    """Pads observations of one task to those of all tasks."""
 
     names: tuple[str, ...]
-    """of the task's own parts, in the order of its tree's leaves"""
+    """of the task's own parts, in the order of the leaves of its observation"""
     parts: dict[str, Any]
-    """all that are seen, as specs have them"""
+    """specs of the parts of all tasks, by name"""
 
-    def padded(self, observation: Any, arrays: Any) -> dict[str, Any]:
-        """One observation, with all parts; `arrays` is numpy or jax.numpy."""
+    def pad(self, observation: Any, arrays: Any, *batch: int) -> dict[str, Any]:
+        """Returns all parts of an observation, or of a batch; `arrays` is numpy or jax.numpy."""
         own = dict(zip(self.names, jax.tree.leaves(observation), strict=True))
         return {
-            name: _padded(own[name], part, arrays) if name in own else arrays.zeros(part.shape, part.dtype)
+            name: _pad(own[name], (*batch, *part.shape), part.dtype, arrays)
+            if name in own
+            else arrays.zeros((*batch, *part.shape), part.dtype)
             for name, part in self.parts.items()
         }
 
-    def padded_rows(self, observation: Any, n: int) -> dict[str, np.ndarray]:
-        """n observations at once, arrays (n, …) of numpy."""
-        own = dict(zip(self.names, jax.tree.leaves(observation), strict=True))
-        rows = {name: np.zeros((n, *part.shape), part.dtype) for name, part in self.parts.items()}
-        for name, leaf in own.items():
-            rows[name][tuple(slice(size) for size in leaf.shape)] = leaf
-        return rows
+
+def _pad(leaf: Any, shape: tuple[int, ...], dtype: Any, arrays: Any) -> Any:
+    """Appends zeros along every axis: a picture stays at the top left."""
+    leaf = arrays.asarray(leaf, dtype)
+    if leaf.shape == shape:
+        return leaf
+    return arrays.pad(leaf, [(0, large - small) for small, large in zip(leaf.shape, shape, strict=True)])
+
+
+def make_padding(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPadding:
+    """The padding from one task's observations to `parts`, which were merged from several."""
+    return ObservationPadding(tuple(observation_parts(spec)), parts)
 
 
 def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
-    """The spec of all tasks as one; refuses those that cannot be.
+    """The spec of all tasks as one environment.
 
-    The horizon is the longest; each task keeps its own. Success has a threshold only where all have the same.
+    The horizon is the longest; each task keeps its own. Success is defined if all tasks have the same threshold.
+
+    Raises:
+        ValueError: the tasks have different actions, or parts of the same name and of different kinds.
     """
-    _check_actions(specs)
+    by_action: dict[Any, list[str]] = {}
+    for spec in specs:
+        by_action.setdefault(spec.action, []).append(spec.name)
+    if len(by_action) > 1:
+        each = "; ".join(f"{action} in {', '.join(names)}" for action, names in by_action.items())
+        raise ValueError(f"env: tasks of one agent must have the same actions, got {each}.")
     thresholds = {spec.success_return for spec in specs}
     return EnvironmentSpec(
         name,
@@ -80,84 +93,55 @@ def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
 
 
 def merge_parts(specs: Sequence[EnvironmentSpec]) -> dict[str, Any]:
-    """All parts by name, as large as the largest."""
+    """Specs of all parts by name, each as large as the largest."""
     parts: dict[str, tuple[str, Any]] = {}
     for spec in specs:
         for name, part in observation_parts(spec).items():
-            if name not in parts:
-                parts[name] = spec.name, part
-                continue
-            owner, before = parts[name]
-            joined = _joined(before, part)
+            owner, before = parts.get(name, (spec.name, part))
+            joined = _join(before, part)
             if joined is None:
                 raise ValueError(
-                    f"env: the part {name!r} is {_text(before)} in {owner} and {_text(part)} in {spec.name}; parts of "
-                    "one name have to be of one kind. Tasks like these need agents of their own."
+                    f"env: the part {name!r} is {_describe(before)} in {owner} and {_describe(part)} in {spec.name}; "
+                    "parts of one name must be of one kind. Train such tasks with separate agents."
                 )
             parts[name] = owner, joined
     return {name: part for name, (_, part) in parts.items()}
 
 
 def observation_parts(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The parts of an observation by their paths, "camera/left"."""
+    """Specs of the parts of an observation by their paths, such as "camera/left"."""
+
+    def key(step: Any) -> str:
+        return str(getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))))
+
     leaves = jax.tree_util.tree_flatten_with_path(spec.observation)[0]
-    return {"/".join(_word(step) for step in path) or WHOLE: part for path, part in leaves}
+    return {"/".join(map(key, path)) or WHOLE: part for path, part in leaves}
 
 
 def can_pad(part: Any, into: Any) -> bool:
-    """Whether a part, padded, can stand where another was."""
-    return _joined(into, part) == into
+    """Whether a part can be padded to the shape and type of another."""
+    return _join(into, part) == into
 
 
-def layout(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPadding:
-    """Of one of the tasks that `parts` were merged from."""
-    return ObservationPadding(tuple(observation_parts(spec)), parts)
-
-
-def _check_actions(specs: Sequence[EnvironmentSpec]) -> None:
-    by_action: dict[Any, list[str]] = {}
-    for spec in specs:
-        by_action.setdefault(spec.action, []).append(spec.name)
-    if len(by_action) > 1:
-        each = "; ".join(f"{action} in {', '.join(names)}" for action, names in by_action.items())
-        raise ValueError(f"env: one agent has one set of actions, these tasks have several: {each}.")
-
-
-def _joined(one: Any, other: Any) -> Any:
-    """The part that holds both; None where there is none."""
+def _join(one: Any, other: Any) -> Any:
+    """The spec that holds both parts; None if they are of different kinds."""
     if type(one) is not type(other) or len(one.shape) != len(other.shape):
         return None
     shape = tuple(map(max, one.shape, other.shape))
+    dtype = one.dtype if one.dtype == other.dtype else np.result_type(one.dtype, other.dtype)
     if isinstance(one, Words):
-        return Words(max(one.length, other.length), max(one.buckets, other.buckets), _wider(one, other))
+        return Words(max(one.length, other.length), max(one.buckets, other.buckets), dtype)
     if isinstance(one, Symbols):
         sizes = tuple(max(pair) for pair in zip_longest(one.sizes, other.sizes, fillvalue=1))
-        return Symbols(shape, sizes, _wider(one, other))
-    # Bytes are read as fractions of 255 and bools as they are: as floats they would mean something else.
+        return Symbols(shape, sizes, dtype)
+    # Networks read bytes as fractions of 255 and bools as 0 or 1: converted to floats they would mean something else.
     kinds = {np.dtype(part.dtype) for part in (one, other)}
     if len(kinds) > 1 and any(kind.kind != "f" for kind in kinds):
         return None
-    dtype = _wider(one, other)
     return Amount(shape, dtype) if isinstance(one, Amount) else jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _wider(one: Any, other: Any) -> Any:
-    return one.dtype if one.dtype == other.dtype else np.result_type(one.dtype, other.dtype)
-
-
-def _padded(leaf: Any, part: Any, arrays: Any) -> Any:
-    """At the beginning of every axis: a picture is at the top left."""
-    leaf = arrays.asarray(leaf, part.dtype)
-    if leaf.shape == part.shape:
-        return leaf
-    return arrays.pad(leaf, [(0, large - small) for small, large in zip(leaf.shape, part.shape, strict=True)])
-
-
-def _word(step: Any) -> str:
-    return str(getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))))
-
-
-def _text(part: Any) -> str:
+def _describe(part: Any) -> str:
     kind = "an array" if isinstance(part, jax.ShapeDtypeStruct) else type(part).__name__
     return f"{kind} of {np.dtype(part.dtype)} {tuple(part.shape)}"
 
@@ -166,53 +150,41 @@ class TaskAssignment(NamedTuple):
     """Which stream plays which task."""
 
     specs: tuple[EnvironmentSpec, ...]
-    """of the tasks, by themselves"""
+    """of the single tasks"""
     task: Int[np.ndarray, " n"]
     """the number of each stream's task"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tasks."""
+        """Names of the tasks."""
         return tuple(spec.name for spec in self.specs)
 
     @property
     def success_returns(self) -> Float32[np.ndarray, " n"]:
-        """The return from which on an episode of each stream is a success; infinite where that is not defined."""
+        """The success threshold of each stream's task; infinite where success is not defined."""
         thresholds = [np.inf if spec.success_return is None else spec.success_return for spec in self.specs]
         return np.asarray(thresholds, np.float32)[self.task]
 
 
 def assign_tasks(specs: Sequence[EnvironmentSpec], n: int) -> TaskAssignment:
-    """Streams shared out: their numbers of two tasks differ by one at most."""
+    """Assigns n streams to the tasks in turn; numbers of streams per task differ by at most one."""
     if n < len(specs):
         raise ValueError(
-            f"streams: expected at least one for each of the {len(specs)} tasks, got {n}. Give more, best a multiple "
-            f"of {2 * len(specs)}, so that both halves of them hold all tasks alike."
+            f"streams: expected at least one for each of the {len(specs)} tasks, got {n}. Use more, preferably a "
+            f"multiple of {2 * len(specs)}, so that both halves of the streams have equally many of each task."
         )
     return TaskAssignment(tuple(specs), np.arange(n) % len(specs))
 
 
-class PaddedEnvironment:
-    """A JAX environment that shows the parts of all tasks; whether it draws its states stays as it is."""
+class PaddedEnvironment(MappedEnvironment):
+    """A JAX environment whose observation has the parts of all tasks."""
 
     def __init__(self, name: str, env: Environment, parts: dict[str, Any]) -> None:
-        self.env, self._layout = env, layout(env.spec, parts)
-        self.spec = env.spec._replace(name=name, observation=parts, n_states=0, positions=None)
-        for name in ("render", "reset_ratio"):
-            if hasattr(env, name):
-                setattr(self, name, getattr(env, name))
-
-    def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """As the environment."""
-        state, observation = self.env.reset(key)
-        return state, self._layout.padded(observation, jnp)
-
-    def step(
-        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
-    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
-        """As the environment."""
-        state, observation, reward, terminated = self.env.step(state, action, key)
-        return state, self._layout.padded(observation, jnp), reward, terminated
+        padding = make_padding(env.spec, parts)
+        spec = env.spec._replace(name=name, observation=parts, n_states=0, positions=None)
+        super().__init__(
+            env, spec, lambda observation, reward: padding.pad(observation, jnp), ("render", "reset_ratio")
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,32 +192,33 @@ class MultiTask:
     """JAX tasks for one agent."""
 
     tasks: tuple[Environment, ...]
-    """all show the same parts, and have the same actions"""
+    """with the same observation parts and actions"""
     spec: EnvironmentSpec
-    """of all of them as one"""
+    """of all tasks as one environment"""
 
 
 def multi_task(
     name: str, environments: Mapping[str, Environment], previous_reward: bool = False
 ) -> MultiTask:
-    """The environments as one; refuses those that one agent cannot play.
+    """Merges environments into one.
 
     Args:
         name: of all of them.
-        environments: by name; they have the same actions, and parts of one name of one kind.
-        previous_reward: whether the reward of the step before is a part of what is seen.
+        environments: by name; with the same actions, and parts of one name of one kind.
+        previous_reward: add the reward of the step before to the observation.
+
+    Raises:
+        ValueError: the environments cannot be merged.
     """
     spec = merge_specs(name, [each.spec._replace(name=task) for task, each in environments.items()])
-    tasks: list[Environment] = [
-        PaddedEnvironment(task, each, spec.observation) for task, each in environments.items()
-    ]
+    tasks = tuple(PaddedEnvironment(task, each, spec.observation) for task, each in environments.items())
     if not previous_reward:
-        return MultiTask(tuple(tasks), spec)
+        return MultiTask(tasks, spec)
     return MultiTask(tuple(PreviousReward(task) for task in tasks), add_reward_part(spec))
 
 
 class TaskStates(NamedTuple):
-    """Where the streams of all tasks are."""
+    """The state of the streams of all tasks."""
 
     tasks: tuple[StreamState, ...]
     """of each task's streams"""
@@ -254,7 +227,7 @@ class TaskStates(NamedTuple):
 
 
 class TaskStreams:
-    """n streams of several tasks, stepped together; stands where `Batched` does."""
+    """n streams of several tasks, stepped together; has the interface of `Batched`."""
 
     def __init__(self, environment: MultiTask, n: int) -> None:
         self.spec = environment.spec
@@ -265,36 +238,35 @@ class TaskStreams:
             Batched(AutoReset(task), int(count))
             for task, count in zip(environment.tasks, counts, strict=True)
         )
-        # Rows of all tasks one after the other, and where each stream is among them.
+        # The row of each stream when the rows of all tasks are concatenated.
         self._rows = np.argsort(np.argsort(self.assigned.task, kind="stable"), kind="stable")
 
     @property
     def success_return(self) -> Float32[np.ndarray, " n"]:
-        """Of each stream."""
+        """The success threshold of each stream."""
         return self.assigned.success_returns
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[TaskStates, TimeStep]:
-        """The first steps of all streams; `stagger` as in `Batched.reset`, by each task's own time limit."""
+        """Returns the first steps of all streams; `stagger` as in `Batched.reset`, by each task's time limit."""
         keys = jax.random.split(key, len(self.streams))
-        begun = [streams.reset(key, stagger) for streams, key in zip(self.streams, keys, strict=True)]
-        return self._together(begun)
+        return self._concatenate([streams.reset(keys[k], stagger) for k, streams in enumerate(self.streams)])
 
     def step(
         self, state: TaskStates, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
     ) -> tuple[TaskStates, TimeStep]:
-        """The next step of each stream."""
+        """Returns the next step of each stream."""
         keys = jax.random.split(key, len(self.streams))
         stepped = [
             streams.step(state.tasks[k], actions[self.assigned.task == k], keys[k])
             for k, streams in enumerate(self.streams)
         ]
-        return self._together(stepped)
+        return self._concatenate(stepped)
 
     def state_ids(self, state: TaskStates) -> Int32[Array, " n"]:
-        """Never: states of different tasks have no common numbers."""
-        raise TypeError(f"state_ids: the states of {self.spec.name!r} have no numbers.")
+        """Raises: the states of several tasks are not numbered."""
+        raise TypeError(f"state_ids: the states of {self.spec.name!r} are not numbered.")
 
-    def _together(self, parts: list[tuple[StreamState, TimeStep]]) -> tuple[TaskStates, TimeStep]:
+    def _concatenate(self, parts: list[tuple[StreamState, TimeStep]]) -> tuple[TaskStates, TimeStep]:
         counted, step = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves)[self._rows],
             *((state.steps, step) for state, step in parts),
@@ -303,5 +275,5 @@ class TaskStreams:
 
 
 def make_task_streams(environment: MultiTask, n: int) -> EpisodeStatistics:
-    """n endless streams of the tasks with statistics of their episodes."""
+    """Makes n endless streams of the tasks with statistics of their episodes."""
     return EpisodeStatistics(TaskStreams(environment, n))

@@ -1,15 +1,12 @@
-"""From an environment to many endless streams of time steps; one wrapper for each concern.
+"""Wrappers from one environment to many endless streams of time steps.
 
-    AutoReset   one stream: the time limit, and the next episode after each last step
-    Batched     n independent streams, whose first episodes need not end together
-    EpisodeStatistics  returns, lengths and successes of the episodes that have finished
+    AutoReset          one stream: the time limit, and the next episode after each last step
+    Batched            n independent streams, whose first episodes need not end together
+    EpisodeStatistics  returns, lengths and successes of finished episodes
+    PreviousReward     the reward of the step before as a part of the observation
 
 All are pure: state goes in and comes out, with the same types from `reset` and from `step`, so that a step can be the
 body of a scan; an outer vmap runs several seeds. Letters in shapes: n streams.
-
-The reward of the step before as a part of what is seen: {"observation": …, "reward": an `Amount`}.
-
-An agent then knows what its last action brought. At a first step the reward is 0, as in every `TimeStep`.
 """
 
 from collections.abc import Callable
@@ -27,34 +24,34 @@ from derex.types import Amount, EnvironmentSpec, TimeStep
 
 
 class StreamState(NamedTuple):
-    """Where a stream is; with a leading axis, where n of them are."""
+    """The state of a stream; with a leading axis, of n streams."""
 
     environment: Any
     steps: Int32[Array, "*n"]
-    """steps of this episode so far, as the time limit counts them"""
+    """steps of this episode so far, for the time limit"""
     last: Bool[Array, "*n"]
-    """whether the episode has ended, so that the next step begins another"""
+    """whether the episode has ended; the next step begins another"""
 
 
 class AutoReset:
-    """An endless stream of episodes, each cut after `spec.horizon` steps; see `TimeStep` for the convention."""
+    """An endless stream of episodes, truncated after `spec.horizon` steps; see `TimeStep` for the convention."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """That of the environment."""
+        """The environment's spec."""
         return self.env.spec
 
     def reset(
         self, key: PRNGKeyArray, elapsed: Int32[Array, ""] | None = None
     ) -> tuple[StreamState, TimeStep]:
-        """The first step of the first episode.
+        """Returns the first step of the first episode.
 
         Args:
             key: a PRNG key, used here only.
-            elapsed: where the time limit's counter starts for this one episode, in [0, horizon); None: at 0.
+            elapsed: initial step count for the time limit of this one episode, in [0, horizon); None: 0.
         """
         environment, observation = self.env.reset(key)
         false = jnp.zeros((), bool)
@@ -64,8 +61,8 @@ class AutoReset:
     def step(
         self, state: StreamState, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[StreamState, TimeStep]:
-        """The next step; after a last one it is the first of another episode, whatever the action."""
-        # The key serves twice, but only one of the two results is kept: each draw that counts is its own.
+        """Returns the next step; after a last step it is the first of another episode, whatever the action."""
+        # Step and reset share the key. Only one of the two results is kept, so no draw is used twice.
         return self.step_or_start(state, action, key, self.env.reset(key))
 
     def step_or_start(
@@ -73,14 +70,12 @@ class AutoReset:
         state: StreamState,
         action: Shaped[Array, "*action"],
         key: PRNGKeyArray,
-        opening: tuple[Any, Any],
+        start: tuple[Any, Any],
     ) -> tuple[StreamState, TimeStep]:
-        """The same, where the state and the observation of the next episode's beginning are there already."""
+        """As `step`, given the state and observation with which the next episode would start."""
         environment, observation, reward, terminated = self.env.step(state.environment, action, key)
         first = state.last
-        environment, observation = jax.tree.map(
-            partial(jnp.where, first), opening, (environment, observation)
-        )
+        environment, observation = jax.tree.map(partial(jnp.where, first), start, (environment, observation))
         steps = jnp.where(first, 0, state.steps + 1)
         terminated = terminated & ~first
         truncated = (steps >= self.spec.horizon) & ~terminated & ~first
@@ -94,10 +89,10 @@ class AutoReset:
         return StreamState(environment, steps, terminated | truncated), step
 
     def state_id(self, state: StreamState) -> Int32[Array, ""]:
-        """The number of the environment's state, where states are numbered."""
+        """Returns the number of the environment's state; needs `spec.n_states > 0`."""
         if not isinstance(self.env, NumberedEnvironment) or self.spec.n_states == 0:
             raise TypeError(
-                f"state_id: the states of {self.spec.name!r} have no numbers. Ask only where spec.n_states > 0."
+                f"state_id: the states of {self.spec.name!r} are not numbered. Call it only if spec.n_states > 0."
             )
         return self.env.state_id(state.environment)
 
@@ -105,9 +100,9 @@ class AutoReset:
 class Batched:
     """n independent streams, stepped together.
 
-    Where the environment says that a reset is dear (`reset_ratio` r > 1), only ⌈n / r⌉ new episodes are made each step,
-    and handed to the streams that have just ended, in turn (the optimistic resets of Craftax). Should more than that
-    end at one time, some begin alike; what happens in them afterwards is drawn apart.
+    If the environment has expensive resets (`reset_ratio` r > 1), only ⌈n / r⌉ are computed each step and given in turn
+    to the streams whose episodes have ended (the optimistic resets of Craftax). If more episodes than that end at once,
+    some begin in the same state; later draws differ.
     """
 
     def __init__(self, stream: AutoReset, n: int) -> None:
@@ -118,25 +113,25 @@ class Batched:
             raise ValueError(f"reset_ratio: expected 1 or more, got {ratio} of {stream.spec.name!r}.")
         self.stream = stream
         self.n = n
-        self.openings = -(-n // ratio)
+        self.resets = -(-n // ratio)
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """That of each stream's environment."""
+        """The spec of each stream's environment."""
         return self.stream.spec
 
     @property
     def success_return(self) -> float | None:
-        """That of the environment."""
+        """The environment's threshold of success; None: not defined."""
         return self.spec.success_return
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StreamState, TimeStep]:
-        """The first steps of all streams.
+        """Returns the first steps of all streams.
 
         Args:
             key: a PRNG key, used here only.
-            stagger: True starts the time limit's counter of each first episode anywhere in [0, horizon), so that
-                streams do not come to their ends, and begin anew, all at the same time.
+            stagger: draw the initial step count of each first episode from [0, horizon), so that the episodes of
+                different streams do not all end at the same time.
         """
         reset_key, stagger_key = jax.random.split(key)
         elapsed = jnp.zeros(self.n, jnp.int32)
@@ -147,38 +142,38 @@ class Batched:
     def step(
         self, state: StreamState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
     ) -> tuple[StreamState, TimeStep]:
-        """The next step of each stream."""
-        if self.openings == self.n:
+        """Returns the next step of each stream."""
+        if self.resets == self.n:
             return jax.vmap(self.stream.step)(state, actions, jax.random.split(key, self.n))
         step_key, reset_key = jax.random.split(key)
-        openings = jax.vmap(self.stream.env.reset)(jax.random.split(reset_key, self.openings))
-        turn = (jnp.cumsum(state.last) - state.last) % self.openings  # of those that begin, 0, 1, 2, …
-        handed = jax.tree.map(lambda leaf: leaf[turn], openings)
+        starts = jax.vmap(self.stream.env.reset)(jax.random.split(reset_key, self.resets))
+        turn = (jnp.cumsum(state.last) - state.last) % self.resets  # 0, 1, 2, … among the streams that begin
+        starts = jax.tree.map(lambda leaf: leaf[turn], starts)
         keys = jax.random.split(step_key, self.n)
-        return jax.vmap(self.stream.step_or_start)(state, actions, keys, handed)
+        return jax.vmap(self.stream.step_or_start)(state, actions, keys, starts)
 
     def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
-        """The number of each environment's state, where states are numbered."""
+        """Returns the number of each environment's state; needs `spec.n_states > 0`."""
         return jax.vmap(self.stream.state_id)(state)
 
 
 class EpisodeSums(NamedTuple):
-    """Sums over finished episodes, for each stream."""
+    """Sums over the finished episodes of each stream."""
 
     episodes: Int32[Array, "*n"]
     returns: Float32[Array, "*n"]
     lengths: Int32[Array, "*n"]
     successes: Int32[Array, "*n"]
-    """episodes that returned at least the `success_return` of their task; 0 where success is not defined"""
+    """episodes with at least the `success_return` of their task; 0 where success is not defined"""
 
     def total(self) -> "EpisodeSums":
-        """Summed over the streams, the last axis."""
+        """Sums over the streams, the last axis."""
         return EpisodeSums(*(field.sum(axis=-1) for field in self))
 
 
 @runtime_checkable
-class Stepped(Protocol):
-    """Streams whose episodes can be counted: `Batched`, and `derex.envs.multitask.TaskStreams`."""
+class StreamBatch(Protocol):
+    """What `EpisodeStatistics` wraps: `Batched` or `derex.envs.multitask.TaskStreams`."""
 
     @property
     def spec(self) -> EnvironmentSpec: ...
@@ -187,7 +182,7 @@ class Stepped(Protocol):
 
     @property
     def success_return(self) -> Any:
-        """A number, or one for each stream; None: success is not defined."""
+        """A number, or one per stream; None: success is not defined."""
         ...
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[Any, TimeStep]: ...
@@ -202,33 +197,33 @@ class Stepped(Protocol):
 
 
 class StatisticsState(NamedTuple):
-    """The streams, the episode that each is in, and the episodes that each has finished."""
+    """The streams, the current episode of each, and sums over its finished episodes."""
 
     streams: Any
-    """a `StreamState`, or what else has `steps`"""
+    """a `StreamState`, or another record with `steps`"""
     episode_return: Float32[Array, "*n"]
     episode_length: Int32[Array, "*n"]
     sums: EpisodeSums
 
 
 class EpisodeStatistics:
-    """Streams that count what their finished episodes returned.
+    """Streams with statistics of their finished episodes.
 
-    A staggered first episode has less than the whole time limit. It is left out however it ends: to count such
-    episodes only where they ended by themselves would favour the quick ones.
+    A staggered first episode has less than the full time limit and is never counted: counting such episodes only if
+    they terminate would favour short ones.
     """
 
-    def __init__(self, streams: Stepped) -> None:
+    def __init__(self, streams: StreamBatch) -> None:
         self.streams: Any = streams
 
     @property
     def assigned(self) -> Any:
-        """Which stream plays which task, where there are several (`derex.envs.multitask.TaskAssignment`); else None."""
+        """Which stream plays which task (`derex.envs.multitask.TaskAssignment`); None for a single task."""
         return getattr(self.streams, "assigned", None)
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """That of each stream's environment."""
+        """The spec of each stream's environment."""
         return self.streams.spec
 
     @property
@@ -237,7 +232,7 @@ class EpisodeStatistics:
         return self.streams.n
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StatisticsState, TimeStep]:
-        """The first steps of all streams, nothing counted yet; `stagger` as in `Batched.reset`."""
+        """Returns the first steps of all streams and zero sums; `stagger` as in `Batched.reset`."""
         streams, step = self.streams.reset(key, stagger)
         zero, none = jnp.zeros(self.n, jnp.float32), jnp.zeros(self.n, jnp.int32)
         return StatisticsState(streams, zero, none, EpisodeSums(none, zero, none, none)), step
@@ -245,11 +240,11 @@ class EpisodeStatistics:
     def step(
         self, state: StatisticsState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
     ) -> tuple[StatisticsState, TimeStep]:
-        """The next step of each stream, counted."""
+        """Returns the next step of each stream and updates the sums."""
         streams, step = self.streams.step(state.streams, actions, key)
         episode_return = jnp.where(step.first, 0, state.episode_return + step.reward)
         episode_length = jnp.where(step.first, 0, state.episode_length + 1)
-        whole = streams.steps == episode_length  # else its time limit had begun before it
+        whole = streams.steps == episode_length  # False for a staggered first episode
         counted = step.last & whole
         threshold = self.streams.success_return
         success = counted & (episode_return >= (jnp.inf if threshold is None else threshold))
@@ -262,88 +257,105 @@ class EpisodeStatistics:
         return StatisticsState(streams, episode_return, episode_length, sums), step
 
     def state_ids(self, state: StatisticsState) -> Int32[Array, " n"]:
-        """The number of each environment's state, where states are numbered."""
+        """Returns the number of each environment's state; needs `spec.n_states > 0`."""
         return self.streams.state_ids(state.streams)
 
     def summary(self, state: StatisticsState) -> EpisodeSums:
-        """What has been counted since the reset or since `cleared`, for each stream; `.total()` adds them up."""
+        """The sums of each stream since `reset` or `cleared`; `.total()` adds the streams."""
         return state.sums
 
     def cleared(self, state: StatisticsState) -> StatisticsState:
-        """The same streams with the sums at 0; episodes under way go on and will count whole."""
+        """The same streams with zero sums; current episodes continue and will count in full."""
         return state._replace(sums=jax.tree.map(jnp.zeros_like, state.sums))
 
 
 def make_streams(env: Environment, n: int) -> EpisodeStatistics:
-    """n endless streams of the environment with statistics of their episodes."""
+    """Makes n endless streams of the environment with statistics of their episodes."""
     return EpisodeStatistics(Batched(AutoReset(env), n))
 
 
-OBSERVATION, REWARD = "observation", "reward"
+# --- observations ---------------------------------------------------------------------------------------------------
 
 
-def add_reward_part(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """The spec of what is seen then."""
-    return spec._replace(observation={OBSERVATION: spec.observation, REWARD: Amount()})
+class MappedEnvironment:
+    """A JAX environment with other observations: `convert(observation, reward)`, with reward 0 after a reset.
 
+    The optional attributes in `keeps` are present if the wrapped environment has them.
+    """
 
-def seen(time_step: TimeStep) -> TimeStep:
-    """A time step, of one stream or of many, of JAX or NumPy, as such an agent sees it."""
-    return time_step._replace(observation=_both(time_step.observation, time_step.reward))
-
-
-class PreviousReward:
-    """A JAX environment that shows the reward; whether it numbers or draws its states stays as it is."""
-
-    def __init__(self, env: Environment) -> None:
-        self.env, self.spec = env, add_reward_part(env.spec)
-        _pass_on(self, env, ("state_id", "render", "reset_ratio"))
+    def __init__(
+        self,
+        env: Environment,
+        spec: EnvironmentSpec,
+        convert: Callable[[Any, Any], Any],
+        keeps: tuple[str, ...],
+    ) -> None:
+        self.env, self.spec, self._convert = env, spec, convert
+        _copy_attributes(env, self, keeps)
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """As the environment; there has been no reward."""
+        """As the environment."""
         state, observation = self.env.reset(key)
-        return state, _both(observation, jnp.float32(0))
+        return state, self._convert(observation, jnp.float32(0))
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
-        """As the environment, with the reward that it gave."""
+        """As the environment."""
         state, observation, reward, terminated = self.env.step(state, action, key)
-        return state, _both(observation, reward), reward, terminated
+        return state, self._convert(observation, reward), reward, terminated
 
 
-class HostPreviousReward:
-    """The same for an environment that is no JAX."""
+class MappedHostEnvironment:
+    """A host environment with other observations: `convert(observation, reward)`, with reward 0 at first steps."""
 
-    def __init__(self, env: HostEnvironment) -> None:
-        self.env, self.spec = env, add_reward_part(env.spec)
-        _pass_on(self, env, ("picture",))
+    def __init__(
+        self, env: HostEnvironment, spec: EnvironmentSpec, convert: Callable[[Any, Any], Any]
+    ) -> None:
+        self.env, self.spec, self._convert = env, spec, convert
+        _copy_attributes(env, self, ("picture",))
 
     def begin(self, seed: int) -> Any:
-        """As the environment; there has been no reward."""
-        return _both(self.env.begin(seed), np.float32(0))
+        """As the environment."""
+        return self._convert(self.env.begin(seed), np.float32(0))
 
     def act(self, action: Shaped[np.ndarray, "*action"]) -> HostStep:
-        """As the environment, with the reward that it gave."""
+        """As the environment."""
         step = self.env.act(action)
-        return step._replace(observation=_both(step.observation, np.float32(step.reward)))
+        return step._replace(observation=self._convert(step.observation, np.float32(step.reward)))
 
     def close(self) -> None:
         """As the environment."""
         self.env.close()
 
 
-def make_with_previous_reward(source: Callable[[], HostEnvironment]) -> HostPreviousReward:
-    """What `source` makes, with the reward; `partial(make_with_previous_reward, source)` can go to another process."""
-    return HostPreviousReward(source())
-
-
-def _both(observation: Any, reward: Any) -> dict[str, Any]:
-    return {OBSERVATION: observation, REWARD: reward}
-
-
-def _pass_on(wrapper: Any, env: Any, names: tuple[str, ...]) -> None:
-    """What an environment may have or not: as attributes, by which `isinstance` knows it."""
+def _copy_attributes(env: Any, wrapper: Any, names: tuple[str, ...]) -> None:
+    """Copies the attributes that exist: `isinstance` of the protocols looks for them."""
     for name in names:
         if hasattr(env, name):
             setattr(wrapper, name, getattr(env, name))
+
+
+OBSERVATION, REWARD = "observation", "reward"
+
+
+def add_reward_part(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """The spec with the previous reward in its observation."""
+    return spec._replace(observation={OBSERVATION: spec.observation, REWARD: Amount()})
+
+
+def _add_reward(observation: Any, reward: Any) -> dict[str, Any]:
+    return {OBSERVATION: observation, REWARD: reward}
+
+
+class PreviousReward(MappedEnvironment):
+    """A JAX environment whose observation is {"observation": …, "reward": that of the step before, 0 at first}."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env, add_reward_part(env.spec), _add_reward, ("state_id", "render", "reset_ratio"))
+
+
+def make_with_previous_reward(source: Callable[[], HostEnvironment]) -> MappedHostEnvironment:
+    """`PreviousReward` of the host environment that `source` makes; a partial of this function can be pickled."""
+    env = source()
+    return MappedHostEnvironment(env, add_reward_part(env.spec), _add_reward)

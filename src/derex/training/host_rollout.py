@@ -119,7 +119,7 @@ class HostActor:
             self._memory[g] = memory
             final.append(last)
         unrolls = (GroupUnroll(seen[g], starts[g].core, acted[g], *final[g]) for g in groups)
-        counted = [self._with_seeds(counter.taken(), 0) for counter in self._counters]
+        counted = [self._with_seeds(counter.take(), 0) for counter in self._counters]
         episodes = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *counted)
         return Unrolled(tuple(jax.device_get(list(unrolls))), episodes, self._begun())
 

@@ -1,4 +1,4 @@
-"""Host environments, which are no JAX: many streams of them in worker processes."""
+"""Streams of host environments: non-JAX environments that are stepped in worker processes."""
 
 from derex.envs.host.memory import HostSteps, allocate_steps
 from derex.envs.host.pool import EpisodeCounter, Pool, PoolOptions, StreamSources, WorkerFailed

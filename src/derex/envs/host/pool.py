@@ -1,15 +1,8 @@
-"""Who runs what and where: streams shared out over workers, and workers over cores.
+"""Streams of host environments in worker processes, stepped in groups: inference runs on the other half meanwhile.
 
-Returns, lengths and successes of the episodes of host streams: what `EpisodeStatistics` is to JAX environments.
-
-Letters in shapes: n streams.
-
-Streams of host environments in worker processes, stepped in groups: while one steps,
-inference runs on the other half.
-
-A worker that dies, hangs or raises is started again. The episodes that were open in it are cut where they were last
-seen: their next step repeats that observation with reward 0 and `truncated`, and the one after begins another episode.
-Letters in shapes: n streams of a group.
+A worker that dies, hangs or raises is started again. The episodes that were open in it are truncated: their next step
+repeats the last observation with reward 0 and `truncated`, and the one after begins another episode.
+Letters in shapes: n streams, of a group where a function takes one.
 """
 
 from __future__ import annotations
@@ -25,35 +18,40 @@ from jaxtyping import Bool, Float, Int, Int64, Shaped
 
 from derex.envs.host.memory import HostSteps, SharedMemory, make_row_layout
 from derex.envs.host.process import CLOSING_SECONDS, Fault, WorkerProcess
-from derex.envs.host.worker import Assignment, Key, packed
+from derex.envs.host.worker import Key, StreamSetup, pickle_source
 from derex.envs.interface import HostEnvironment
 from derex.envs.wrappers import EpisodeSums
 from derex.types import EnvironmentSpec
 
+LONGEST_TIMEOUT = 1_000_000  # seconds
+GIVEN_BACK = 50  # steps of a worker after which it may be restarted once more
+
+Source = Callable[[], HostEnvironment]
+
 
 def count_workers(wanted: int | None, streams: int) -> int:
-    """As many as are wanted, or one for each core; at most one for each stream."""
+    """The number of workers: as many as are wanted, or one for each core; at most one for each stream."""
     return min(wanted or len(_cores()) or os.cpu_count() or 1, streams)
 
 
 def assign_rows(groups: tuple[int, ...], workers: int) -> list[dict[int, Int[np.ndarray, " n"]]]:
-    """The rows of each worker, by group: every group over as many workers as it can keep busy."""
+    """The rows of each worker, by group; each group is divided among as many workers as possible."""
     members: list[dict[int, Any]] = [{} for _ in range(workers)]
     begin = 0
     for group, size in enumerate(groups):
         parts = np.array_split(np.arange(begin, begin + size), min(workers, size))
         for place, rows in enumerate(parts):
-            # Small groups follow each other around the workers.
+            # Small groups continue with the worker after the last one used.
             members[(place if size >= workers else begin + place) % workers][group] = rows
         begin += size
     return [each for each in members if each]
 
 
 def worker_cores(workers: int) -> list[int | None]:
-    """A core for each worker to stay on, where every core gets equally many; else the system had better move them.
+    """A core for each worker, if every core gets equally many; else None, and the system schedules them.
 
-    An engine in a process of its own, such as ViZDoom's, and its worker wait for each other in turn. Moved about, they
-    wake each other across cores many times a step, which costs a good part of a short one.
+    A game engine in its own process, such as ViZDoom's, and its worker wait for each other in turn. On different cores
+    they wake each other across cores many times a step, which takes a large part of a short step.
     """
     cores = _cores()
     even = bool(cores) and workers % len(cores) == 0
@@ -61,67 +59,59 @@ def worker_cores(workers: int) -> list[int | None]:
 
 
 def _cores() -> list[int]:
-    """Those that this process may use; none where the system does not say."""
+    """The cores that this process may use; empty where the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 class EpisodeCounter:
-    """Counts episodes as they end.
+    """Statistics of episodes of host streams: `EpisodeStatistics` for host environments.
 
-    Not counted, however they end: a first episode whose time limit was shortened, and one that was cut by a fault, of
-    which nobody knows what it would have come to.
+    Two kinds of episodes are never counted: a first episode with a shortened time limit, and one truncated by a fault.
     """
 
     def __init__(
         self, shortened: Bool[np.ndarray, " n"], success_return: float | Float[np.ndarray, " n"] | None
     ):
-        """`shortened` says whose first episode has less than the whole time limit; success is of all or of each."""
+        """`shortened`: whose first episode has less than the full time limit; `success_return`: of all or of each."""
         n = len(shortened)
         self._threshold = np.inf if success_return is None else success_return
         self._whole = ~shortened
         self._begun = np.zeros(n, bool)
         self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
-        self._sums = _nothing(n)
+        self._sums = _zero_sums(n)
 
     def add(self, step: HostSteps, cut: Bool[np.ndarray, " n"]) -> None:
-        """One step of all streams, and which episodes a fault has cut there."""
+        """Adds one step of all streams; `cut`: which episodes a fault has truncated there."""
         self._return += step.reward
         self._length += 1
         if step.first.any():
-            self._whole |= step.first & self._begun  # no episode but the very first is shortened
+            self._whole |= step.first & self._begun  # only the very first episode is shortened
             self._begun |= step.first
             self._return[step.first], self._length[step.first] = 0.0, 0
         last = step.last
-        if not last.any():  # as a rule
+        if not last.any():  # usually
             return
         counted, sums = last & self._whole & ~cut, self._sums
-        success = counted & (self._return >= self._threshold)
         self._sums = EpisodeSums(
             sums.episodes + counted,
             sums.returns + np.where(counted, self._return, 0.0),
             sums.lengths + np.where(counted, self._length, 0),
-            sums.successes + success,
+            sums.successes + (counted & (self._return >= self._threshold)),
         )
 
-    def taken(self) -> EpisodeSums:
-        """What was counted since this was last asked for, of each stream; numpy arrays."""
-        sums, self._sums = self._sums, _nothing(len(self._whole))
+    def take(self) -> EpisodeSums:
+        """Returns the sums of each stream since the last call, as numpy arrays."""
+        sums, self._sums = self._sums, _zero_sums(len(self._whole))
         return sums
 
 
-def _nothing(n: int) -> EpisodeSums:
+def _zero_sums(n: int) -> EpisodeSums:
     none, zero = np.zeros(n, np.int64), np.zeros(n)
     return EpisodeSums(none, zero, none, none)  # type: ignore[arg-type]
 
 
-LONGEST_TIMEOUT = 1_000_000  # seconds
-GIVEN_BACK = 50  # steps of a worker that give one restart back
-
-Source = Callable[[], HostEnvironment]
-
-
 class WorkerFailed(ChildProcessError):
-    """A worker had to be started again more often than is allowed, or what steps many in this process has failed."""
+    """A worker had to be restarted more often than is allowed, or a vector environment in this process has failed."""
 
 
 @dataclass(frozen=True)
@@ -129,66 +119,63 @@ class PoolOptions:
     """How streams are run."""
 
     workers: int | None = None
-    """processes; none: one for each core, at most one for each stream"""
+    """processes; None: one for each core, at most one for each stream"""
     timeout: float = 60.0
     """seconds without an answer after which a worker counts as hanging"""
     restarts: int = 10
-    """how often a worker may be started again in a row; `GIVEN_BACK` steps of it give one back"""
+    """how often a worker may be restarted in a row; `GIVEN_BACK` steps allow one more"""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
-            raise ValueError(
-                f"workers: expected at least 1, or none for one on each core; got {self.workers}."
-            )
+            raise ValueError(f"workers: expected at least 1, or None for one per core; got {self.workers}.")
         if not 0 < self.timeout <= LONGEST_TIMEOUT:
             raise ValueError(
-                f"worker_timeout: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}; got {self.timeout:g}."
+                f"worker_timeout: expected seconds in (0, {LONGEST_TIMEOUT}], got {self.timeout:g}."
             )
         if self.restarts < 0:
             raise ValueError(f"worker_restarts: expected 0 or more, got {self.restarts}.")
 
 
 class StreamSources(NamedTuple):
-    """What is to be run; one entry for each stream, groups one after the other."""
+    """The streams to run; one entry for each stream, group after group."""
 
     spec: EnvironmentSpec
     """of every environment"""
     sources: Sequence[Source]
     keys: Sequence[Key]
-    """what the episodes of each are seeded from"""
+    """seed the episodes of each stream"""
     groups: tuple[int, ...]
-    """how many streams each has"""
+    """number of streams of each group"""
 
 
 @dataclass
 class _Worker:
-    """A worker and what is known of it."""
+    """A worker and its state."""
 
     number: int
     core: int | None
-    """on which it stays, if on any"""
-    streams: tuple[Assignment, ...]
+    """to which it is pinned, if any"""
+    streams: tuple[StreamSetup, ...]
     rows: dict[int, Int[np.ndarray, " n"]]
-    """of each group in which it has some"""
+    """by group"""
     process: WorkerProcess
-    in_hand: float
-    """restarts that it may still have"""
+    restarts_left: float
     asked: set[int] = field(default_factory=set)
-    """groups whose step has not been taken from it yet"""
+    """groups whose step has not been received yet"""
     answered: set[int] = field(default_factory=set)
     """those of them that are done"""
     faulty: set[int] = field(default_factory=set)
-    """groups in which episodes are cut, or will be with their next step"""
+    """groups with episodes that are truncated now, or will be at their next step"""
 
 
 class Pool:
-    """All streams of a run, from their first step on; closed by `close`."""
+    """Streams of host environments in worker processes; call `close` at the end."""
 
     def __init__(
         self,
         streams: StreamSources,
         options: PoolOptions,
-        tell: Callable[..., None] = lambda event, **details: None,
+        notify: Callable[..., None] = lambda event, **details: None,
         *,
         elapsed: Int[np.ndarray, " n"] | None = None,
         begun: Int[np.ndarray, " n"] | None = None,
@@ -198,11 +185,11 @@ class Pool:
         Args:
             streams: what to run.
             options: how.
-            tell: is told of every restart: an event's name, and details by name.
-            elapsed: where the time limit's counter of each first episode starts; none: at 0.
-            begun: how many episodes of each stream were begun before; they are not begun again.
+            notify: called at every restart with the name of the event, and details by name.
+            elapsed: initial step count of each first episode, for its time limit; None: 0.
+            begun: episodes of each stream that were begun in an earlier run and are not repeated; None: 0.
         """
-        self.spec, self.groups, self.options, self._tell = streams.spec, streams.groups, options, tell
+        self.spec, self.groups, self.options, self._notify = streams.spec, streams.groups, options, notify
         total = sum(streams.groups)
         if not total or min(streams.groups) < 1 or not total == len(streams.sources) == len(streams.keys):
             raise ValueError(
@@ -213,12 +200,12 @@ class Pool:
         self._places = [slice(int(end) - size, int(end)) for end, size in zip(ends, self.groups, strict=True)]
         self._memory = SharedMemory(make_row_layout(streams.spec, total))
         self._rows = self._memory.rows
-        self._parts = [self._rows.some(place) for place in self._places]
+        self._parts = [self._rows.select(place) for place in self._places]
         self._rows.elapsed[:] = 0 if elapsed is None else elapsed
         self.shortened = self._rows.elapsed > 0
-        """whose first episode has less than the whole time limit"""
+        """whose first episode has less than the full time limit"""
         self._rows.episode[:] = 0 if begun is None else begun
-        self._over = np.ones(total, bool)  # whose episode has ended, or none was begun
+        self._over = np.ones(total, bool)  # whose episode has ended, or has not begun
         self._orphan, self._cut = np.zeros(total, bool), np.zeros(total, bool)
         self.restarts = 0
         """of all workers, so far"""
@@ -232,16 +219,16 @@ class Pool:
 
     @property
     def begun(self) -> Int64[np.ndarray, " n"]:
-        """How many episodes of each stream were begun; a copy."""
+        """Episodes begun by each stream; a copy."""
         return self._rows.episode.copy()
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Ids of the workers' processes."""
+        """Process ids of the workers."""
         return tuple(worker.process.pid for worker in self._workers)
 
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
-        """Has the streams of a group stepped; without actions, for the very first step of all."""
+        """Starts a step of the streams of a group; without actions, the very first step."""
         if actions is not None:
             self._parts[group].action[...] = actions
         for worker in self._workers:
@@ -251,15 +238,18 @@ class Pool:
     def receive(
         self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
-        """Waits for the step that was sent for, and fills it in; says which episodes were cut by a fault.
+        """Waits for the step of a group.
 
         Args:
-            group: which.
+            group: the number of the group.
             into: arrays to fill.
-            before: the observation of the step before; an episode that is cut by a fault ends with it.
+            before: the previous observation; an episode that is truncated by a fault ends with it.
+
+        Returns:
+            Which episodes were truncated by a fault.
 
         Raises:
-            WorkerFailed: a worker had to be started again too often.
+            WorkerFailed: a worker had to be restarted too often.
         """
         for worker in self._workers:
             if group in worker.rows:
@@ -280,7 +270,7 @@ class Pool:
         return cut
 
     def close(self) -> None:
-        """Ends all workers and gives the memory back; harmless when repeated."""
+        """Ends all workers and frees the memory; may be called again."""
         processes = [worker.process for worker in self._workers]
         if self._spare is not None:
             self._spare.kill()
@@ -303,17 +293,17 @@ class Pool:
     # --- workers -----------------------------------------------------------------------------------------------------
 
     def _start(self, streams: StreamSources) -> None:
-        sources = {id(source): packed(source) for source in streams.sources}
+        sources = {id(source): pickle_source(source) for source in streams.sources}
         shares = assign_rows(self.groups, count_workers(self.options.workers, sum(self.groups)))
         for number, (members, core) in enumerate(zip(shares, worker_cores(len(shares)), strict=True)):
             assigned = tuple(
-                Assignment(sources[id(streams.sources[row])], streams.keys[row], row, group)
+                StreamSetup(sources[id(streams.sources[row])], streams.keys[row], row, group)
                 for group, rows in members.items()
                 for row in rows.tolist()
             )
             process = WorkerProcess(self._memory)
-            in_hand = float(self.options.restarts)
-            self._workers.append(_Worker(number, core, assigned, members, process, in_hand))
+            restarts = float(self.options.restarts)
+            self._workers.append(_Worker(number, core, assigned, members, process, restarts))
             process.begin(assigned, core)
         for worker in self._workers:
             try:
@@ -322,8 +312,8 @@ class Pool:
                 self._restart(worker, fault)
 
     def _ask(self, worker: _Worker, group: int) -> None:
-        """Asks a worker to step a group, but for the episodes that it knows nothing of: those are cut here."""
-        if worker.asked == worker.answered:  # it had nothing to do
+        """Commands a worker to step a group; episodes of a previous process are truncated here instead."""
+        if worker.asked == worker.answered:  # it was idle
             worker.process.heard = time.monotonic()
         worker.asked.add(group)
         if group in worker.faulty and self._cut_orphans(worker, group):
@@ -332,7 +322,7 @@ class Pool:
             worker.process.ask(group)
 
     def _cut_orphans(self, worker: _Worker, group: int) -> bool:
-        """Cuts the episodes that were open in a process before; whether that is all there is to step."""
+        """Truncates the episodes that were open in a previous process; returns whether these are the whole group."""
         rows = worker.rows[group]
         cut = self._orphan[rows] & ~self._over[rows]
         self._orphan[rows] = False
@@ -342,7 +332,7 @@ class Pool:
         return bool(cut.all())
 
     def _wait(self, worker: _Worker, group: int) -> None:
-        """Until it has stepped the group, by whatever process."""
+        """Waits until the group is stepped, by this process of the worker or by a restarted one."""
         while group not in worker.answered:
             try:
                 done = worker.process.answer(self.options.timeout, lambda: self._episodes(worker))
@@ -350,25 +340,25 @@ class Pool:
                 self._restart(worker, fault)
                 continue
             worker.answered.add(done)
-            if worker.in_hand < self.options.restarts:
+            if worker.restarts_left < self.options.restarts:
                 earned = np.count_nonzero(~self._cut[worker.rows[done]]) / GIVEN_BACK
-                worker.in_hand = min(worker.in_hand + earned, float(self.options.restarts))
+                worker.restarts_left = min(worker.restarts_left + earned, float(self.options.restarts))
         worker.asked.discard(group)
         worker.answered.discard(group)
 
     def _episodes(self, worker: _Worker) -> int:
-        """How many its streams have begun."""
+        """Episodes begun by the streams of the worker."""
         return sum(int(self._rows.episode[rows].sum()) for rows in worker.rows.values())
 
     def _restart(self, worker: _Worker, fault: Fault) -> None:
-        """Another process for the worker, which has the steps under way to do."""
+        """Gives the worker a new process, which does the steps that were started."""
         while True:
             self._charge(worker, fault)
             worker.process.kill()
             worker.process = self._spare or WorkerProcess(self._memory)
             self._spare = None
             worker.process.begin(worker.streams, worker.core)
-            self._spare = WorkerProcess(self._memory)  # to be there for the next time
+            self._spare = WorkerProcess(self._memory)  # ready for the next fault
             try:
                 worker.process.wait_until_ready(self.options.timeout)
                 break
@@ -382,13 +372,13 @@ class Pool:
 
     def _charge(self, worker: _Worker, fault: Fault) -> None:
         details = {"worker": worker.number, "why": fault.why, "streams": len(worker.streams)}
-        if worker.in_hand < 1:
-            self._tell("worker failed", **details, trace=fault.trace)
+        if worker.restarts_left < 1:
+            self._notify("worker failed", **details, trace=fault.trace)
             raise WorkerFailed(
-                f"env: a worker of {self.spec.name} {fault.why}, and may not be started again more than "
-                f"{self.options.restarts} times in a row (--worker-restarts)."
+                f"env: a worker of {self.spec.name} {fault.why}, and was restarted {self.options.restarts} times in a row "
+                "already (--worker-restarts)."
                 + (f" Its own traceback:\n{fault.trace.rstrip()}" if fault.trace else "")
             )
-        worker.in_hand -= 1
+        worker.restarts_left -= 1
         self.restarts += 1
-        self._tell("worker restarted", **details, trace=fault.trace)
+        self._notify("worker restarted", **details, trace=fault.trace)

@@ -1,13 +1,13 @@
-"""Libraries that step many environments at once, as gymnasium's vector environments do, in our convention.
+"""Vector environments, which step many environments at once as gymnasium's do, as endless streams.
 
 What follows a last step depends on the library (`metadata["autoreset_mode"]`):
 
-    NEXT_STEP   the next call begins the next episode, whatever the action: as we have it
+    NEXT_STEP   the next call begins the next episode, whatever the action: our convention
     SAME_STEP   the call that ended the episode begins the next; the last observation is in info["final_obs"]
-    DISABLED    nothing, until it is asked for by reset(options={"reset_mask": ...})
+    DISABLED    nothing, until reset(options={"reset_mask": ...}) is called
 
-One environment cannot wait while others are stepped. So in the last two the call after a last step moves it by an
-action that nobody chose for it; the episode that this began is dropped, and another begun by a reset of that one alone.
+One environment cannot wait while others are stepped. In the last two modes the call after a last step therefore moves
+it by an arbitrary action; the episode that this began is dropped, and another is begun by a reset of that one alone.
 Letters in shapes: n environments.
 """
 
@@ -36,7 +36,7 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 
 
 class VectorStreams:
-    """n endless streams of episodes out of one vector environment."""
+    """n endless streams of episodes of one vector environment."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class VectorStreams:
         keys: Sequence[Key],
         begun: Int[np.ndarray, " n"] | None = None,
     ):
-        """Streams of a vector environment.
+        """Wraps a vector environment.
 
         Args:
-            vector: like a `gymnasium.vector.VectorEnv`, with observations and actions as `spec` has them.
+            vector: like a `gymnasium.vector.VectorEnv`, with observations and actions as in `spec`.
             spec: of one environment.
-            keys: what the episodes of each are seeded from, where it can be told seeds.
-            begun: how many episodes of each were begun before.
+            keys: seed the episodes of each stream, if `vector.reset` takes seeds.
+            begun: episodes of each that were begun before; None: 0.
         """
         if vector.num_envs != len(keys):
             raise ValueError(
@@ -64,10 +64,10 @@ class VectorStreams:
         self.begun = np.zeros(n, np.int64) if begun is None else np.asarray(begun, np.int64).copy()
         self._steps = np.zeros(n, np.int64)
         self._last = np.zeros(n, bool)
-        self._ended_itself = np.zeros(n, bool)  # it knows that the episode is over
+        self._ended_itself = np.zeros(n, bool)  # not by our time limit
 
     def begin(self) -> TimeStep:
-        """The first steps of all."""
+        """Returns the first steps of all streams."""
         seeds = self._seeds(np.ones(len(self.keys), bool))
         observation, _ = self.vector.reset(seed=seeds) if "seed" in self._takes else self.vector.reset()
         n = len(self.keys)
@@ -75,7 +75,7 @@ class VectorStreams:
         return TimeStep(self._checked(observation), zeros, ones, np.zeros(n, bool), np.ones(n, bool))
 
     def step(self, actions: Shaped[np.ndarray, "n *action"]) -> TimeStep:
-        """The next step of each; after a last one it is the first of another episode, whatever the action."""
+        """Returns the next steps; after a last step it is the first of another episode, whatever the action."""
         first, waiting = self._last, self._last & self._ended_itself
         if self.mode == DISABLED and waiting.any():
             self._reset(waiting, [None] * len(self.keys))
@@ -84,12 +84,12 @@ class VectorStreams:
         observation, reward, terminated, truncated, info = self.vector.step(actions)
         ended = np.asarray(terminated, bool) | np.asarray(truncated, bool)
         if self.mode == SAME_STEP and ended.any():
-            observation = _with_final(observation, info, ended)
+            observation = _insert_final(observation, info, ended)
         begun = first & waiting if self.mode == NEXT_STEP else np.zeros_like(first)
         self.begun[begun] += 1
         late = first & ~begun
         if late.any():
-            observation = _merged(late, self._reset(late, self._seeds(late)), observation)
+            observation = _select(late, self._reset(late, self._seeds(late)), observation)
         self._steps = np.where(first, 0, self._steps + 1)
         terminated = np.asarray(terminated, bool) & ~first
         limit = self._steps >= self.spec.horizon
@@ -100,21 +100,21 @@ class VectorStreams:
         return TimeStep(self._checked(observation), reward, discount, truncated, first)
 
     def close(self) -> None:
-        """Closes all."""
+        """Closes the vector environment."""
         self.vector.close()
 
     def _reset(self, mask: Bool[np.ndarray, " n"], seeds: list[int | None]) -> Any:
-        """Begins another episode in some; all observations."""
+        """Begins another episode where `mask` is True; returns all observations."""
         if "options" not in self._takes:
             raise ValueError(
-                f"vector: {self.spec.name} has episodes that have to be begun one by one, since it resets in mode "
-                f"{self.mode} or has no time limit of {self.spec.horizon} steps itself; its reset takes no "
-                "options={'reset_mask': ...}. Let it reset in mode NextStep with its own time limit."
+                f"vector: {self.spec.name} needs resets of single environments, since its autoreset_mode is {self.mode} "
+                f"or it has no time limit of {self.spec.horizon} steps itself; but its reset takes no "
+                "options={'reset_mask': ...}. Use autoreset_mode NextStep and its own time limit."
             )
         return self.vector.reset(seed=seeds, options={"reset_mask": mask.copy()})[0]
 
     def _seeds(self, mask: Bool[np.ndarray, " n"]) -> list[int | None]:
-        """Of the next episodes, where they are wanted."""
+        """Seeds of the next episodes where `mask` is True, which are counted as begun; else None."""
         seeds = [
             episode_seed(key, int(number)) if wanted else None
             for key, number, wanted in zip(self.keys, self.begun, mask, strict=True)
@@ -127,20 +127,20 @@ class VectorStreams:
         expected = [
             ((n, *leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self.spec.observation)
         ]
-        leaves = jax.tree.map(np.array, observation)  # copies: vector environments write into theirs again
+        leaves = jax.tree.map(np.array, observation)  # copies: vector environments reuse their arrays
         came = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(leaves)]
         if came != expected:
             raise ValueError(
-                f"observation: expected {expected}, as the spec of {self.spec.name} has it; got {came}."
+                f"observation: expected {expected} as in the spec of {self.spec.name}, got {came}."
             )
         return leaves
 
 
 class VectorPool:
-    """Groups of streams, each out of one vector environment that steps in a thread of its own; used like a `Pool`."""
+    """Groups of streams, each a vector environment stepped in its own thread; has the interface of `Pool`."""
 
     restarts = 0
-    """they run in this process, so that there is nothing to start again"""
+    """there are no workers to restart"""
 
     def __init__(
         self,
@@ -150,19 +150,19 @@ class VectorPool:
         begun: Int[np.ndarray, " n"] | None = None,
         layout: ObservationPadding | None = None,
         timeout: float | None = None,
-        tell: Callable[..., None] = lambda event, **details: None,
+        notify: Callable[..., None] = lambda event, **details: None,
     ):
-        """`make_many(n, seed)` gives a vector environment with a `spec`; the rest as in `Pool`.
+        """Makes a vector environment for each group by `make_many(n, seed)`; it has a `spec`.
 
-        A `layout` says how what it shows becomes what is filled in, where that has more parts; `tell` is told of the
-        fault that ends a run.
+        `layout` pads its observations to those of several tasks; `notify` is called at the fault that ends a run. The
+        rest is as in `Pool`.
         """
         begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
-        self.groups, self._layout = groups, layout
+        self.groups, self._padding = groups, layout
         self._streams: list[VectorStreams] = []
-        self._timeout, self._tell = timeout, tell
+        self._timeout, self._notify = timeout, notify
         self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
-        self._sent = [0.0] * len(groups)  # when, by the monotonic clock
+        self._sent = [0.0] * len(groups)  # times of the monotonic clock
         start = 0
         try:
             for size in groups:
@@ -182,21 +182,21 @@ class VectorPool:
         return np.concatenate([streams.begun for streams in self._streams])
 
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
-        """Has the streams of a group stepped; without actions, for the very first step of all."""
+        """As `Pool.send`."""
         streams = self._streams[group]
         self._sent[group] = time.monotonic()
         if actions is None:
-            self._asked[group] = _in_a_thread(streams.begin)
+            self._asked[group] = _run_in_thread(streams.begin)
         else:
-            self._asked[group] = _in_a_thread(partial(streams.step, np.array(actions)))
+            self._asked[group] = _run_in_thread(partial(streams.step, np.array(actions)))
 
     def receive(
         self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
     ) -> Bool[np.ndarray, " n"]:
-        """Waits for the step that was sent for, and fills it in; no episode is ever cut by a fault.
+        """As `Pool.receive`; episodes are never truncated by a fault.
 
         Raises:
-            WorkerFailed: the environment has raised, or gives no answer.
+            WorkerFailed: the environment has raised, or has not answered in time.
         """
         asked = self._asked[group]
         assert asked is not None
@@ -205,19 +205,21 @@ class VectorPool:
             raise self._failed(group, f"gave no answer within {self._timeout:g} s (--worker-timeout)")
         error = asked.exception()
         if isinstance(error, Exception):
-            raise self._failed(group, *_told(error)) from error
-        step, seen = asked.result(), self._layout
-        shown = seen.padded_rows(step.observation, len(step.first)) if seen else step.observation
-        for array, leaf in zip(into.observation, jax.tree.leaves(shown), strict=True):
+            trace = "".join(traceback.format_exception(error))
+            raise self._failed(group, f"raised {trace.strip().splitlines()[-1]}", trace) from error
+        step, observation = asked.result(), asked.result().observation
+        if self._padding is not None:
+            observation = self._padding.pad(observation, np, len(step.first))
+        for array, leaf in zip(into.observation, jax.tree.leaves(observation), strict=True):
             array[...] = leaf
         into.reward[...], into.discount[...] = step.reward, step.discount
         into.truncated[...], into.first[...] = step.truncated, step.first
         return np.zeros(len(step.first), bool)
 
     def close(self) -> None:
-        """Closes all but what hangs; harmless when repeated.
+        """Closes all environments that do not hang; may be called again.
 
-        A group has its time-out from when it was asked: one that was waited for in vain is not waited for again.
+        The timeout of a group counts from its `send`: one that has timed out is not waited for again.
         """
         while self._streams:
             streams, asked, sent = self._streams.pop(), self._asked.pop(), self._sent.pop()
@@ -227,35 +229,24 @@ class VectorPool:
             left = None if self._timeout is None else max(sent + self._timeout - time.monotonic(), 0.0)
             wait([asked], left)
             if asked.done():
-                _close_after(asked, streams)
+                try:
+                    streams.close()
+                except Exception:
+                    if asked.exception() is None:  # else the error of the step is the one to report
+                        raise
 
     def _failed(self, group: int, why: str, trace: str = "") -> WorkerFailed:
-        """What ends the run; whoever listens is told first."""
+        """Reports the fault and returns the error that ends the run."""
         details = {"worker": group, "why": why, "streams": self.groups[group], "env": self.spec.name}
-        self._tell("worker failed", **details, trace=trace)
+        self._notify("worker failed", **details, trace=trace)
         return WorkerFailed(
-            f"env: {self.spec.name} {why}. It steps many at once within this process, and cannot be started again."
+            f"env: {self.spec.name} {why}. Vector environments run in this process and cannot be restarted."
             + (f" Its own traceback:\n{trace.rstrip()}" if trace else "")
         )
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """In a few words, and all of it."""
-    trace = "".join(traceback.format_exception(error))
-    return f"raised {trace.strip().splitlines()[-1]}", trace
-
-
-def _close_after(asked: Future[TimeStep], streams: VectorStreams) -> None:
-    """Once its step is done; where that raised, it is what is told, not that closing failed as well."""
-    try:
-        streams.close()
-    except Exception:
-        if asked.exception() is None:
-            raise
-
-
-def _in_a_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
-    """What it will return; a thread that hangs does not keep the process from ending."""
+def _run_in_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
+    """Runs the step in a daemon thread: one that hangs does not keep the process from ending."""
     future: Future[TimeStep] = Future()
 
     def run() -> None:
@@ -269,7 +260,7 @@ def _in_a_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
 
 
 def _mode_of(vector: Any) -> str:
-    """How it resets; one that does not say so does it as gymnasium does by default."""
+    """The autoreset mode; NextStep, gymnasium's default, if the environment does not tell."""
     mode = (getattr(vector, "metadata", None) or {}).get("autoreset_mode", NEXT_STEP)
     text = str(getattr(mode, "value", mode))
     if text not in (NEXT_STEP, SAME_STEP, DISABLED):
@@ -279,8 +270,8 @@ def _mode_of(vector: Any) -> str:
     return text
 
 
-def _with_final(observation: Any, info: dict[str, Any], ended: Bool[np.ndarray, " n"]) -> Any:
-    """The observations, where an episode has ended its last one."""
+def _insert_final(observation: Any, info: dict[str, Any], ended: Bool[np.ndarray, " n"]) -> Any:
+    """The observations, replaced by the last one of the episode where one has ended."""
     final = info["final_obs"]
     leaves, structure = jax.tree.flatten(observation)
     leaves = [np.array(leaf) for leaf in leaves]
@@ -291,13 +282,13 @@ def _with_final(observation: Any, info: dict[str, Any], ended: Bool[np.ndarray, 
 
 
 def _one(final: Any, place: int) -> Any:
-    """The last observation of one environment: out of an array of objects, or of a pytree of arrays."""
+    """The last observation of one environment, from an array of objects or a pytree of arrays."""
     if isinstance(final, np.ndarray) and final.dtype == object:
         return final[place]
     return jax.tree.map(lambda leaf: leaf[place], final)
 
 
-def _merged(mask: Bool[np.ndarray, " n"], some: Any, others: Any) -> Any:
+def _select(mask: Bool[np.ndarray, " n"], some: Any, others: Any) -> Any:
     def chosen(a: Any, b: Any) -> np.ndarray:
         a, b = np.asarray(a), np.asarray(b)
         return np.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b)

@@ -1,10 +1,7 @@
-"""One endless stream of episodes of a host environment: what `AutoReset` is to JAX environments.
+"""What runs in a worker process: some streams of host environments, stepped on the parent's command.
 
-What runs in a worker process: some streams, stepped when the parent says so.
-
-A command is one byte, the number of a group; so is the answer, once all streams of that group are stepped. What goes
-wrong is answered with `FAILED` and the traceback. No accelerator is touched: JAX is run on the
-processor, and for JAX tasks among others only.
+A command is one byte, the number of a group; so is the answer, once all streams of that group are stepped. Errors are
+answered with `FAILED` and the traceback. Workers use no accelerator: JAX, for JAX tasks among others, runs on the CPU.
 """
 
 from __future__ import annotations
@@ -32,44 +29,44 @@ from derex.types import Box
 Key = tuple[int, ...]
 
 
-class Assignment(NamedTuple):
-    """A stream that a worker is to run; plain data, for another process."""
+class StreamSetup(NamedTuple):
+    """A stream of a worker; can be pickled."""
 
     source: bytes
     """a pickled function without arguments that makes the environment"""
     key: Key
-    """what its episodes are seeded from, besides their number: of the run, of the seed, of the stream"""
+    """seeds the episodes together with their number: identifies run, seed and stream"""
     row: int
-    """where its steps go in the shared memory"""
+    """of the shared memory"""
     group: int
-    """with which others it is stepped"""
+    """streams of one group are stepped together"""
 
 
-def packed(source: Callable[[], HostEnvironment]) -> bytes:
-    """The function for another process, which has to be able to import it."""
+def pickle_source(source: Callable[[], HostEnvironment]) -> bytes:
+    """Pickles the function that makes an environment; the worker has to be able to import it."""
     try:
         return pickle.dumps(source)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"source: {source!r} cannot be sent to another process: {error}. Give a function of a module, or a "
+            f"source: {source!r} cannot be sent to another process: {error}. Use a function of a module, or a "
             "functools.partial of one."
         ) from error
 
 
 def episode_seed(key: Key, episode: int) -> int:
-    """The seed of an episode, in [0, 2³¹): the same for the same run, stream and number, and for no other."""
+    """The seed of an episode, in [0, 2³¹), a function of the run, the stream and the episode's number."""
     return int(np.random.SeedSequence((*key, episode)).generate_state(1)[0] >> 1)
 
 
 class HostStream:
-    """An environment with its time limit and its next episodes, which writes its steps into shared rows."""
+    """An endless stream of episodes with a time limit, written into shared rows: `AutoReset` for host environments."""
 
     def __init__(self, environment: HostEnvironment, key: Key, row: int, rows: SharedRows):
-        """Nothing is begun yet: the first step will be the first of an episode."""
+        """The first step will be the first of an episode."""
         self.environment, self.key, self.row, self.rows = environment, key, row, rows
         self._elapsed, self._last = 0, True
         self._structure = jax.tree.structure(environment.spec.observation)
-        self._parts = [part[row, ...] for part in rows.observation]  # views, of single numbers too
+        self._parts = [part[row, ...] for part in rows.observation]  # views, of scalars too
         expected = make_row_layout(environment.spec, 1).observation
         held = tuple((part.shape[1:], part.dtype.str) for part in rows.observation)
         if held != expected:
@@ -79,7 +76,7 @@ class HostStream:
             )
 
     def step(self) -> None:
-        """The next step; after a last one it is the first of another episode, whatever the action."""
+        """Takes the next step; after a last step it is the first of another episode, whatever the action."""
         if self._last:
             self._begin()
         else:
@@ -88,9 +85,7 @@ class HostStream:
     def _begin(self) -> None:
         rows, row = self.rows, self.row
         number = int(rows.episode[row])
-        rows.episode[row] = (
-            number + 1
-        )  # before anything can go wrong: an episode that crashes is not begun again
+        rows.episode[row] = number + 1  # before anything can fail: an episode that crashes is not repeated
         self._elapsed = int(rows.elapsed[row])
         rows.elapsed[row] = 0
         self._write(self.environment.begin(episode_seed(self.key, number)))
@@ -118,129 +113,115 @@ class HostStream:
             leaf = np.asarray(leaf)
             if leaf.shape != part.shape or leaf.dtype != part.dtype:
                 raise ValueError(
-                    f"observation: expected {part.dtype} of shape {part.shape}, as the spec of "
-                    f"{self.environment.spec.name} has it; got {leaf.dtype} of shape {leaf.shape}."
+                    f"observation: expected {part.dtype} of shape {part.shape} as in the spec of "
+                    f"{self.environment.spec.name}, got {leaf.dtype} of shape {leaf.shape}."
                 )
             part[...] = leaf
 
 
-READY, FAILED = 254, 255  # answers that are no group
+# --- the process -----------------------------------------------------------------------------------------------------
+
+READY, FAILED = 254, 255  # answers that are not numbers of groups
 _PDEATHSIG = 1  # of prctl(2)
 
 
-class _Alone(Exception):
-    """There is no parent any more."""
+class _ParentGone(Exception):
+    """The parent process has ended."""
 
 
-class Files(NamedTuple):
-    """Open files that a worker is born with."""
+class WorkerFiles(NamedTuple):
+    """File descriptors that a worker inherits."""
 
     memory: int
-    """shared with the parent and all others"""
+    """shared with the parent and all workers"""
     commands: int
     """to read"""
     answers: int
     """to write"""
     traces: int
-    """where an interpreter that dies or hangs says where it was"""
+    """where faulthandler writes the stack of an interpreter that dies or hangs"""
 
 
-class Orders(NamedTuple):
-    """What a worker is told before its first command."""
+class WorkerSetup(NamedTuple):
+    """What a worker reads from its standard input before the first command."""
 
     layout: RowLayout
-    streams: tuple[Assignment, ...]
+    streams: tuple[StreamSetup, ...]
     core: int | None
-    """on which it stays; none: on any"""
+    """to stay on; None: any"""
 
 
-def main(parent: int, files: Files) -> None:
-    """Of the process whose parent has that id; orders come through its standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # those of the whole group: the parent decides
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which engines started here would inherit
+def main(parent: int, files: WorkerFiles) -> None:
+    """Runs a worker of the process with the id `parent`."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group: the parent decides
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which game engines started here would inherit
     _die_with(parent)
-    for file in files:  # an engine that held them would keep the parent from hearing of this worker's death
+    for file in files:  # an engine that held them open would hide this worker's death from the parent
         os.set_inheritable(file, False)
     faulthandler.enable(files.traces, all_threads=False)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
     streams: list[tuple[int, HostStream]] = []
     try:
-        orders = _orders()
-        _leave_a_guard()
-        _stay_on(orders.core)
-        rows = SharedMemory(orders.layout, files.memory).rows
-        for assigned in orders.streams:
-            environment = pickle.loads(assigned.source)()
-            streams.append((assigned.group, HostStream(environment, assigned.key, assigned.row, rows)))
-        _say(files.answers, bytes([READY]))
-        serve(files.commands, files.answers, streams, rows.skip)
-    except _Alone:
+        try:
+            setup: WorkerSetup = pickle.load(sys.stdin.buffer)
+        except EOFError as error:
+            raise _ParentGone from error
+        _start_guard()
+        _pin_to(setup.core)
+        rows = SharedMemory(setup.layout, files.memory).rows
+        for each in setup.streams:
+            environment = pickle.loads(each.source)()
+            streams.append((each.group, HostStream(environment, each.key, each.row, rows)))
+        _write_all(files.answers, bytes([READY]))
+        while command := os.read(files.commands, 1):
+            for group, stream in streams:
+                if group == command[0] and not rows.skip[stream.row]:
+                    stream.step()
+            _write_all(files.answers, command)
+    except _ParentGone:
         pass
-    except BaseException:  # whatever it is, the parent shall know
-        _answer(files.answers, bytes([FAILED]) + traceback.format_exc().encode())
+    except BaseException:  # of whatever kind: the parent reports it
+        with suppress(_ParentGone):
+            _write_all(files.answers, bytes([FAILED]) + traceback.format_exc().encode())
     finally:
         for _, stream in streams:
             stream.environment.close()
 
 
-def serve(commands: int, answers: int, streams: list[tuple[int, HostStream]], skip: Any) -> None:
-    """Steps groups as they are asked for, until nobody can ask any more."""
-    while asked := os.read(commands, 1):
-        for group, stream in streams:
-            if group == asked[0] and not skip[stream.row]:
-                stream.step()
-        _say(answers, asked)
-
-
-def _orders() -> Orders:
-    try:
-        return pickle.load(sys.stdin.buffer)
-    except EOFError as error:
-        raise _Alone from error
-
-
-def _say(file: int, byte: bytes) -> None:
-    try:
-        os.write(file, byte)
-    except BrokenPipeError as error:
-        raise _Alone from error
-
-
-def _answer(file: int, text: bytes) -> None:
-    """All of it; to nobody, if the parent is gone."""
+def _write_all(file: int, text: bytes) -> None:
     try:
         while text:
             text = text[os.write(file, text) :]
-    except BrokenPipeError:
-        pass
+    except BrokenPipeError as error:
+        raise _ParentGone from error
 
 
-def _leave_a_guard() -> None:
-    """A shell that waits until the parent is gone, and then ends all of this session: engines outlive their masters.
+def _start_guard() -> None:
+    """Starts a shell that kills this session once the parent is gone: game engines may outlive their workers.
 
-    Standard input stays open for as long as the parent lives and wants this worker.
+    Standard input stays open for as long as the parent lives and needs this worker.
     """
     subprocess.Popen(["/bin/sh", "-c", "read nothing; kill -KILL 0"], stdin=0, close_fds=True)
 
 
-def _stay_on(core: int | None) -> None:
-    """With all that it starts: an engine that is asked and waited for in turn is quickest on the core of its master.
+def _pin_to(core: int | None) -> None:
+    """Keeps the worker and its engine on one core: they wait for each other in turn, so that one core is fastest.
 
-    Neither interrupts others when it wakes (`SCHED_BATCH`): a worker that is told of the next step need not take the
-    parent's core away for it.
+    With `SCHED_BATCH` neither preempts others when it wakes: a worker that receives a command need not take the core
+    from the parent.
     """
     if core is None:
         return
-    with suppress(OSError):  # the core may be gone by now, or the system may not allow it; any will do then
+    with suppress(OSError):  # the core may be gone, or the system may not allow it; then any core is used
         os.sched_setaffinity(0, {core})
         if hasattr(os, "SCHED_BATCH"):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _die_with(parent: int) -> None:
-    """A killed parent takes its workers along, even one that is busy; elsewhere than on Linux, one that listens."""
+    """On Linux the kernel kills the worker with its parent, even a busy one; elsewhere it ends at the next command."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # it ended before
         os._exit(1)
