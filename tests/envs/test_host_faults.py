@@ -118,7 +118,7 @@ def test_past_the_limit_it_stops_with_the_workers_own_traceback() -> None:
     source = partial(Pretend, fault="raise", at=1)
     with (
         pytest.raises(
-            WorkerFailed, match=r"(?s)more than 2 times in a row.*in fail.*RuntimeError: the dragon is asleep"
+            WorkerFailed, match=r"(?s)2 restarts in a row.*in fail.*RuntimeError: the dragon is asleep"
         ),
         Pool(
             StreamSources(spec_of(), [source], [(0,)], (1,)),

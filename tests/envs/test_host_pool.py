@@ -223,9 +223,9 @@ def test_workers_die_with_a_killed_parent_even_while_they_hang() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"workers": 0}, "workers: expected at least 1, or none for one on each core; got 0"),
+        ({"workers": 0}, "workers: expected at least 1.*got 0"),
         ({"timeout": float("inf")}, "worker_timeout: expected seconds"),
-        ({"timeout": 0.0}, "worker_timeout: expected seconds, more than 0 and at most 1000000; got 0"),
+        ({"timeout": 0.0}, "worker_timeout: expected seconds.*1000000.*got 0"),
         ({"timeout": float("nan")}, "worker_timeout: expected seconds"),
         ({"restarts": -1}, "worker_restarts: expected 0 or more, got -1"),
     ],

@@ -125,7 +125,7 @@ def test_bad_vectors_are_refused() -> None:
     with pytest.raises(ValueError, match="keys: expected one for each of 3 environments, got 2"):
         VectorStreams(vector, spec_of(500), KEYS[:2])
     wrong = spec_of(500)._replace(observation=jax.ShapeDtypeStruct((5,), np.float32))
-    with pytest.raises(ValueError, match=r"observation: expected .*5.* as the spec of cart has it; got .*4"):
+    with pytest.raises(ValueError, match=r"observation: expected .*5.*cart.*got .*4"):
         VectorStreams(vector, wrong, KEYS).begin()
     vector.metadata = {"autoreset_mode": "Sometimes"}
     with pytest.raises(ValueError, match="'Sometimes', expected NextStep, SameStep or Disabled"):
@@ -151,7 +151,7 @@ def test_a_limit_that_cannot_be_kept_is_an_error() -> None:
     assert streams.mode == "NextStep"
     assert not streams.step(np.zeros(1, int)).last
     assert streams.step(np.zeros(1, int)).truncated
-    with pytest.raises(ValueError, match="Let it reset in mode NextStep with its own time limit"):
+    with pytest.raises(ValueError, match=r"reset_mask.*NextStep"):
         streams.step(np.zeros(1, int))
 
 
@@ -166,7 +166,7 @@ def failed_pool(vector: Any, **options: Any) -> tuple[VectorPool, str, list[dict
     """A pool after its first step, what it raised and what it told."""
     events: list[dict[str, Any]] = []
     told = lambda event, **details: events.append(details | {"event": event})  # noqa: E731
-    pool = VectorPool(lambda n, seed: vector, [(0,)], (1,), tell=told, **options)
+    pool = VectorPool(lambda n, seed: vector, [(0,)], (1,), notify=told, **options)
     into = allocate_steps(pool.spec, 1)
     pool.send(0)
     pool.receive(0, into)

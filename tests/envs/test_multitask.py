@@ -11,7 +11,7 @@ from derex.envs.multitask import (
     MultiTask,
     TaskStreams,
     assign_tasks,
-    layout,
+    make_padding,
     make_task_streams,
     merge_specs,
     multi_task,
@@ -153,7 +153,7 @@ def test_padding_is_exact(arrays: Any) -> None:
         "tiles": Symbols((3,), (4,), np.int32),
     }
     own = spec_of("a", {"image": numbers(2, 2, 1, dtype=np.uint8), "tiles": Symbols((2,), (4,))})
-    seen = layout(own, parts).padded(
+    seen = make_padding(own, parts).pad(
         {
             "image": arrays.arange(1, 5, dtype=np.uint8).reshape(2, 2, 1),
             "tiles": arrays.asarray([3, 2], np.uint8),
@@ -291,7 +291,7 @@ def test_seeds_are_apart_and_states_keep_their_types(three: MultiTask) -> None:
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
     assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
     assert step.observation["observation"].shape == (2, STREAMS, 17)
-    with pytest.raises(TypeError, match="have no numbers"):
+    with pytest.raises(TypeError, match="not numbered"):
         streams.state_ids(after)
 
 

@@ -375,8 +375,8 @@ class Pool:
         if worker.restarts_left < 1:
             self._notify("worker failed", **details, trace=fault.trace)
             raise WorkerFailed(
-                f"env: a worker of {self.spec.name} {fault.why}, and was restarted {self.options.restarts} times in a row "
-                "already (--worker-restarts)."
+                f"env: a worker of {self.spec.name} {fault.why}, after {self.options.restarts} restarts in a row "
+                "(--worker-restarts)."
                 + (f" Its own traceback:\n{fault.trace.rstrip()}" if fault.trace else "")
             )
         worker.restarts_left -= 1

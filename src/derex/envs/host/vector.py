@@ -107,7 +107,7 @@ class VectorStreams:
         """Begins another episode where `mask` is True; returns all observations."""
         if "options" not in self._takes:
             raise ValueError(
-                f"vector: {self.spec.name} needs resets of single environments, since its autoreset_mode is {self.mode} "
+                f"vector: {self.spec.name} needs resets of single environments: its autoreset_mode is {self.mode} "
                 f"or it has no time limit of {self.spec.horizon} steps itself; but its reset takes no "
                 "options={'reset_mask': ...}. Use autoreset_mode NextStep and its own time limit."
             )
@@ -178,7 +178,7 @@ class VectorPool:
 
     @property
     def begun(self) -> Int64[np.ndarray, " n"]:
-        """How many episodes of each stream were begun; a copy."""
+        """Episodes begun by each stream; a copy."""
         return np.concatenate([streams.begun for streams in self._streams])
 
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
