@@ -1,6 +1,6 @@
-"""Worlds whose states can be enumerated, so that what is learnt can be held against the exact answer, and tasks.
+"""Environments: grid worlds with exact transition matrices, and tasks for agents.
 
-Tasks are made by name, `make("rooms-chain-8")`, and walked in many streams at once, `make_streams(env, 256)`.
+Tasks are made by name, `make("rooms-chain-8")`, and run as parallel streams, `make_streams(env, 256)`.
 """
 
 from derex.envs.drawing import frame_table, frames, render

@@ -1,8 +1,6 @@
-"""Cart-pole (Barto, Sutton and Anderson 1983), with the constants of gym's CartPole-v1.
+"""Control tasks: cart-pole (Barto, Sutton and Anderson 1983), pendulum and point mass.
 
-Pendulum (gym's Pendulum-v1): swing up a pendulum with a motor too weak to lift it at once, and hold it there.
-
-Point mass: a double integrator in the plane that has to come to rest on a target.
+Constants of the first two are those of gym's CartPole-v1 and Pendulum-v1. The point mass is a double integrator.
 """
 
 from typing import NamedTuple
@@ -27,7 +25,7 @@ MAX_ANGLE = 0.20943951  # 12 degrees
 
 
 class CartPoleState(NamedTuple):
-    """Position and speed of the cart, angle (0 is upright) and angular speed of the pole."""
+    """Position and velocity of the cart, angle (0 is upright) and angular velocity of the pole."""
 
     x: Float32[Array, ""]
     v: Float32[Array, ""]
@@ -36,9 +34,9 @@ class CartPoleState(NamedTuple):
 
 
 class CartPole:
-    """`cartpole`: push the cart left or right; 1 for each step until the pole leans by 12° or the cart is 2.4 away.
+    """`cartpole`: push the cart left or right; reward 1 per step until the pole tilts by 12° or the cart is 2.4 away.
 
-    Episodes start near the upright rest and are cut after 500 steps. The observation is the state, unscaled.
+    Episodes start near upright and at rest, and are truncated after 500 steps. The observation is the state, unscaled.
     """
 
     spec = EnvironmentSpec(
@@ -50,14 +48,14 @@ class CartPole:
     )
 
     def reset(self, key: PRNGKeyArray) -> tuple[CartPoleState, Float32[Array, "4"]]:
-        """Each number of the state uniform in [-0.05, 0.05]."""
+        """Draws each number of the state uniformly from [-0.05, 0.05]."""
         observation = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
         return CartPoleState(*observation), observation
 
     def step(
         self, state: CartPoleState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[CartPoleState, Float32[Array, "4"], Float32[Array, ""], Bool[Array, ""]]:
-        """Euler's step of the published equations, positions first, as gym takes it."""
+        """One Euler step of the published equations, positions first as in gym."""
         x, v, angle, spin = state
         force = jnp.where(action == 1, jnp.float32(FORCE), jnp.float32(-FORCE))
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
@@ -76,7 +74,7 @@ class CartPole:
         return state, jnp.stack(state), jnp.float32(1), fallen
 
     def render(self, state: CartPoleState) -> UInt8[np.ndarray, "H W 3"]:
-        """Cart and pole from the side; the marks on the track are as far as the cart may go."""
+        """Draws cart and pole from the side, with marks where the cart leaves the track."""
         picture, metre, ground = canvas(480, 240), 90.0, 190.0
         ends = [240 + side * MAX_POSITION * metre for side in (-1, 1)]
         stroke(picture, (0, ground), (480, ground), 2, FAINT)
@@ -98,17 +96,17 @@ MAX_TORQUE = 2.0
 
 
 class PendulumState(NamedTuple):
-    """Angle (0 is upright, not wrapped) and angular speed."""
+    """Angle (0 is upright, not wrapped) and angular velocity."""
 
     angle: Float32[Array, ""]
     speed: Float32[Array, ""]
 
 
 class Pendulum:
-    """`pendulum`: the action in [-1, 1] is the torque in units of 2; each step costs θ² + 0.1 θ̇² + 0.001 u².
+    """`pendulum`: the action in [-1, 1] is the torque in units of 2; the reward is -(θ² + 0.1 θ̇² + 0.001 u²).
 
-    Episodes start at any angle with a speed in [-1, 1] and are cut after 200 steps. The observation is cos θ, sin θ
-    and θ̇ / 8. Success is a return of at least -300: without torque it is some -1200 on average.
+    Episodes start at any angle with θ̇ in [-1, 1] and are truncated after 200 steps. The observation is cos θ, sin θ
+    and θ̇ / 8. Success is a return of at least -300: without torque it is about -1200.
     """
 
     spec = EnvironmentSpec(
@@ -120,7 +118,7 @@ class Pendulum:
     )
 
     def reset(self, key: PRNGKeyArray) -> tuple[PendulumState, Float32[Array, "3"]]:
-        """Any angle, a small speed."""
+        """Draws any angle and a small velocity."""
         angle, speed = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
         state = PendulumState(angle * jnp.pi, speed)
         return state, _observe(state)
@@ -128,7 +126,7 @@ class Pendulum:
     def step(
         self, state: PendulumState, action: Float32[Array, "1"], key: PRNGKeyArray
     ) -> tuple[PendulumState, Float32[Array, "3"], Float32[Array, ""], Bool[Array, ""]]:
-        """Euler's step, speed first; the cost is that of the state before it."""
+        """One Euler step, velocity first; the reward is that of the state before it."""
         torque = MAX_TORQUE * jnp.clip(action[0], -1.0, 1.0)
         wrapped = jnp.mod(state.angle + jnp.pi, 2 * jnp.pi) - jnp.pi
         cost = wrapped**2 + 0.1 * state.speed**2 + 0.001 * torque**2
@@ -138,7 +136,7 @@ class Pendulum:
         return state, _observe(state), -cost, jnp.zeros((), bool)
 
     def render(self, state: PendulumState) -> UInt8[np.ndarray, "H W 3"]:
-        """The pendulum, on a grey line where it should be."""
+        """Draws the pendulum, and a grey line where it should be."""
         picture, angle = canvas(240, 240), float(state.angle)
         stroke(picture, (120, 120), (120, 25), 3, FAINT)
         tip = 120 - 90 * float(np.sin(angle)), 120 - 90 * float(np.cos(angle))
@@ -159,7 +157,7 @@ ACTION_COST = 0.01
 
 
 class PointMassState(NamedTuple):
-    """Where the mass is, how fast it goes and where it should be."""
+    """Position and velocity of the mass, and its target."""
 
     position: Float32[Array, "2"]
     velocity: Float32[Array, "2"]
@@ -167,13 +165,13 @@ class PointMassState(NamedTuple):
 
 
 class PointMass:
-    """`point-mass`: the action is the acceleration, each part in [-1, 1]; a step costs 0.1 d + 0.01 |a|².
+    """`point-mass`: the action is the acceleration, in [-1, 1]²; the reward is -(0.1 d + 0.01 |a|²).
 
-    d is the distance to the target after the step. Episodes start at rest in the middle with a target anywhere in
-    [-1, 1]² and are cut after 100 steps. The observation is position, velocity and target. Speeds are cut at 1 along
-    each axis, and the walls at ±2 stop the mass. Success is a return of at least -2: the controller
-    4 (target - x) - 3 v reaches the farthest targets, the corners, with -1.63; to do nothing costs 10 d, 7.65 on
-    average, and so succeeds only for the 3% of targets within 0.2.
+    d is the distance to the target after the step. Episodes start at rest in the middle with a target uniform
+    in [-1, 1]² and are truncated after 100 steps. The observation is position, velocity and target. Velocities are
+    clipped at 1 along each axis, and walls at ±2 stop the mass. Success is a return of at least -2: the controller
+    4 (target - x) - 3 v reaches the corners, the farthest targets, with -1.63; no action returns -10 d, -7.65 on
+    average, and succeeds for the 3% of targets within 0.2.
     """
 
     spec = EnvironmentSpec(
@@ -185,7 +183,7 @@ class PointMass:
     )
 
     def reset(self, key: PRNGKeyArray) -> tuple[PointMassState, Float32[Array, "6"]]:
-        """At rest in the middle, with a new target."""
+        """Starts at rest in the middle, with a new target."""
         target = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
         state = PointMassState(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32), target)
         return state, jnp.concatenate(state)
@@ -193,7 +191,7 @@ class PointMass:
     def step(
         self, state: PointMassState, action: Float32[Array, "2"], key: PRNGKeyArray
     ) -> tuple[PointMassState, Float32[Array, "6"], Float32[Array, ""], Bool[Array, ""]]:
-        """Euler's step, velocity first."""
+        """One Euler step, velocity first."""
         action = jnp.clip(action, -1.0, 1.0)
         velocity = jnp.clip(
             state.velocity + POINT_MASS_SECONDS * action, -POINT_MASS_MAX_SPEED, POINT_MASS_MAX_SPEED
@@ -207,7 +205,7 @@ class PointMass:
         return state, jnp.concatenate(state), reward, jnp.zeros((), bool)
 
     def render(self, state: PointMassState) -> UInt8[np.ndarray, "H W 3"]:
-        """From above: the mass with its velocity, the target as a ring, in a box where targets can be."""
+        """Draws the mass with its velocity, the target as a ring, and the box of possible targets."""
         picture, unit = canvas(240, 240), 57.0
 
         def place(point: np.ndarray) -> tuple[float, float]:

@@ -1,13 +1,4 @@
-"""Catch (bsuite's): a ball falls down a board of 10 x 5, and the paddle in the bottom row has to be under it.
-
-Deep sea (bsuite's): a dive of N steps in which only one of 2^N sequences of actions finds the treasure.
-
-The diver starts at the top left of N x N cells and falls by one row a step, one column to the left or to the right.
-Going right costs 0.01 / N each time; a last step to the right out of the bottom-right cell gives 1. Which of the two
-actions means right differs from cell to cell, fixed once for each N.
-
-Recall: a cue is shown once and asked for L steps later; nothing in between helps to remember it.
-"""
+"""Diagnostic tasks: catch and deep sea (of bsuite), and recall, a test of memory."""
 
 from typing import NamedTuple
 
@@ -26,7 +17,7 @@ _CELLS = np.arange(ROWS * COLUMNS)
 
 
 class CatchState(NamedTuple):
-    """Where the ball is, and the paddle's column."""
+    """Row and column of the ball, and column of the paddle."""
 
     ball_row: Int32[Array, ""]
     ball_column: Int32[Array, ""]
@@ -34,10 +25,10 @@ class CatchState(NamedTuple):
 
 
 class Catch:
-    """`catch`: actions left, stay, right; the only reward, 1 or -1, comes when the ball is down, after 9 steps.
+    """`catch`: move a paddle under a falling ball; the reward, 1 or -1, comes when the ball is down, after 9 steps.
 
-    The ball starts in a random column of the top row and the paddle in the middle. The observation is the board, 1
-    where the ball and the paddle are.
+    Actions are left, stay and right. The ball starts in a random column of the top row and the paddle in the middle. The observation is the
+    10 x 5 board, 1 where the ball and the paddle are.
     """
 
     spec = EnvironmentSpec(
@@ -49,7 +40,7 @@ class Catch:
     )
 
     def reset(self, key: PRNGKeyArray) -> tuple[CatchState, Float32[Array, "50"]]:
-        """The ball in the top row."""
+        """Starts with the ball in the top row."""
         column = jnp.floor(jax.random.uniform(key) * COLUMNS).astype(jnp.int32)
         state = CatchState(jnp.int32(0), column, jnp.int32(COLUMNS // 2))
         return state, _board(state)
@@ -57,7 +48,7 @@ class Catch:
     def step(
         self, state: CatchState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[CatchState, Float32[Array, "50"], Float32[Array, ""], Bool[Array, ""]]:
-        """The paddle moves, the ball falls by one row."""
+        """Moves the paddle; the ball falls by one row."""
         paddle = jnp.clip(state.paddle + action.astype(jnp.int32) - 1, 0, COLUMNS - 1)
         state = CatchState(state.ball_row + 1, state.ball_column, paddle)
         down = state.ball_row == ROWS - 1
@@ -65,7 +56,7 @@ class Catch:
         return state, _board(state), jnp.where(down, caught, 0), down
 
     def render(self, state: CatchState) -> UInt8[np.ndarray, "H W 3"]:
-        """The board: a red ball, a blue paddle."""
+        """Draws the board with a red ball and a blue paddle."""
         paddle = {(ROWS - 1, int(state.paddle)): BLUE}
         ball = int(state.ball_row), int(state.ball_column)
         return grid_picture(np.zeros((ROWS, COLUMNS), bool), ball, tints=paddle)
@@ -77,18 +68,23 @@ def _board(state: CatchState) -> Float32[Array, "50"]:
     return ((ball == _CELLS) | (paddle == _CELLS)).astype(jnp.float32)
 
 
-MOVE_COST = 0.01  # of N steps to the right
+MOVE_COST = 0.01  # in total, of N steps to the right
 
 
 class DeepSeaState(NamedTuple):
-    """The diver's place; row N is below the bottom, where the episode has ended."""
+    """The diver's cell; in row N, below the bottom, the episode has ended."""
 
     row: Int32[Array, ""]
     column: Int32[Array, ""]
 
 
 class DeepSea:
-    """`deep-sea-N`: the observation is one-hot over the N x N cells, and, as in bsuite, all zeros after the last step.
+    """`deep-sea-N`: a dive of N steps in which one of 2^N sequences of actions finds the treasure.
+
+    The diver starts at the top left of N x N cells and falls by one row a step, one column to the left or the right.
+    Going right costs 0.01 / N; a last step to the right from the bottom-right cell gives 1. Which action means right
+    differs from cell to cell and is fixed for each N. The observation is one-hot over the cells, all zeros after the
+    last step as in bsuite.
 
     States are the cells that the diver can be in (column <= row) in reading order, then the end, drawn below the
     bottom-left cell.
@@ -110,14 +106,14 @@ class DeepSea:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[DeepSeaState, Float32[Array, " cells"]]:
-        """At the top left."""
+        """Starts at the top left."""
         state = DeepSeaState(jnp.int32(0), jnp.int32(0))
         return state, self._observe(state)
 
     def step(
         self, state: DeepSeaState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[DeepSeaState, Float32[Array, " cells"], Float32[Array, ""], Bool[Array, ""]]:
-        """One row down; the dive ends after N steps by its own rule."""
+        """Falls by one row; the episode terminates after N steps."""
         right = action == jnp.asarray(self.right_action)[state.row, state.column]
         treasure = right & (state.column == self.n - 1)
         reward = treasure.astype(jnp.float32) - right.astype(jnp.float32) * (MOVE_COST / self.n)
@@ -126,12 +122,12 @@ class DeepSea:
         return state, self._observe(state), reward, state.row == self.n
 
     def state_id(self, state: DeepSeaState) -> Int32[Array, ""]:
-        """The cell's place among those of the triangle."""
+        """The number of the cell among those of the triangle."""
         ended = state.row == self.n
         return state.row * (state.row + 1) // 2 + jnp.where(ended, 0, state.column)
 
     def render(self, state: DeepSeaState) -> UInt8[np.ndarray, "H W 3"]:
-        """The cells that a dive can reach, darker with depth, the treasure's in green; the lowest row is the end."""
+        """Draws the reachable cells, darker with depth, the treasure in green; the lowest row is the end."""
         depths = np.arange(self.n + 1) / self.n
         water = [(round(205 - 150 * d), round(230 - 110 * d), round(250 - 60 * d)) for d in depths]
         reach = {(row, column): water[row] for row in range(self.n) for column in range(row + 1)}
@@ -141,7 +137,7 @@ class DeepSea:
         return grid_picture(walls, agent, (self.n - 1, self.n - 1), reach | end)
 
     def _observe(self, state: DeepSeaState) -> Float32[Array, " cells"]:
-        cell = state.row * self.n + state.column  # outside, and so all zeros, in row N
+        cell = state.row * self.n + state.column  # in row N it is outside, so that one_hot is all zeros
         return jax.nn.one_hot(cell, self.n * self.n, dtype=jnp.float32)
 
 
@@ -149,7 +145,7 @@ CUES = 4
 
 
 class RecallState(NamedTuple):
-    """The cue of this episode, and how many steps ago it was shown."""
+    """The cue of this episode, and the number of steps since it was shown."""
 
     cue: Int32[Array, ""]
     time: Int32[Array, ""]
@@ -158,8 +154,8 @@ class RecallState(NamedTuple):
 class Recall:
     """`recall-L`: one of 4 cues at the first step, L blank steps, then the signal to choose.
 
-    The action that answers the signal gives 1 if it is the cue's number, else 0, and ends the episode after L + 2
-    steps; all other actions are without effect. The observation is the cue one-hot, then the signal: 5 numbers, all 0
+    The action after the signal gives 1 if it is the number of the cue, else 0, and ends the episode after L + 2 steps;
+    other actions have no effect. The observation is the cue one-hot, then the signal: 5 numbers, all 0
     at a blank step and after the choice. Without memory the expected return is 1/4.
     """
 
@@ -174,22 +170,21 @@ class Recall:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[RecallState, Float32[Array, "5"]]:
-        """The cue is shown."""
+        """Shows the cue."""
         state = RecallState(jnp.floor(jax.random.uniform(key) * CUES).astype(jnp.int32), jnp.int32(0))
         return state, self._observe(state)
 
     def step(
         self, state: RecallState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[RecallState, Float32[Array, "5"], Float32[Array, ""], Bool[Array, ""]]:
-        """Time passes, or the choice is made."""
+        """Advances time; evaluates the choice at the last step."""
         chosen = state.time == self.length + 1
         reward = (chosen & (action == state.cue)).astype(jnp.float32)
         state = state._replace(time=state.time + 1)
         return state, self._observe(state), reward, chosen
 
     def render(self, state: RecallState) -> UInt8[np.ndarray, "H W 3"]:
-        """The observation as bars, cues in blue and the signal in orange; a dot is under the cue to be remembered,
-        and the line below shows how much of the episode is over."""
+        """Draws the observation as bars (cues blue, signal orange), a dot under the cue, and a progress line."""
         picture, shown = canvas(240, 160), np.asarray(self._observe(state))
         for bar, value in enumerate(shown):
             left, colour = 20 + 42 * bar, ORANGE if bar == CUES else BLUE

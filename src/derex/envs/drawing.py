@@ -1,11 +1,8 @@
-"""Shapes for pictures of environments: smooth edges, on NumPy arrays, without a graphics library.
+"""Pictures of environments and frames of grid worlds, as NumPy arrays, without a graphics library.
 
-A picture is uint8 (H, W, 3); places are (x, y) in pixels from its top left. Shapes are drawn into the picture.
-
-Pictures of a grid world seen from above (Figure 3 B): walls dark, floor white, the agent a red dot.
-
-Every frame of a world is drawn once into a table; rendering a batch is then an index into it, on the
-host or inside a jitted function alike.
+A picture is uint8 (H, W, 3); places are (x, y) in pixels from its top left. Shapes with smooth edges are drawn in place.
+Frames show a grid world from above (Figure 3 B): walls dark, floor white, the agent a red dot. All frames of a world are
+drawn once into a table; rendering a batch is an index into it, on the host or inside a jitted function.
 """
 
 from collections.abc import Mapping
@@ -34,18 +31,18 @@ FAINT: Colour = (216, 219, 226)
 BLUE: Colour = (0, 114, 178)
 ORANGE: Colour = (230, 159, 0)
 
-SIDE = 480  # pixels, about, of the longer side of a picture
+SIDE = 480  # pixels of the longer side of a picture, approximately
 LARGEST_CELL, SMALLEST_CELL = 32, 4
-UNSEEN = 0.45  # of the way to the wall's colour, for cells out of sight
+UNSEEN = 0.45  # mix of the wall's colour, for cells that the agent does not see
 
 
 def canvas(width: int, height: int, colour: Colour = FLOOR) -> UInt8[np.ndarray, "H W 3"]:
-    """A picture of one colour."""
+    """Makes a picture of one colour."""
     return np.full((height, width, 3), colour, np.uint8)
 
 
 def disc(picture: UInt8[np.ndarray, "H W 3"], centre: Place, radius: Number, colour: Colour) -> None:
-    """A filled circle."""
+    """Draws a filled circle."""
     x, y = _pixels(picture)
     _blend(picture, radius - np.hypot(x - centre[0], y - centre[1]), colour)
 
@@ -53,7 +50,7 @@ def disc(picture: UInt8[np.ndarray, "H W 3"], centre: Place, radius: Number, col
 def stroke(
     picture: UInt8[np.ndarray, "H W 3"], start: Place, end: Place, width: Number, colour: Colour
 ) -> None:
-    """A straight line with round ends."""
+    """Draws a straight line with round ends."""
     x, y = _pixels(picture)
     (x0, y0), (x1, y1) = start, end
     squared = max((x1 - x0) ** 2 + (y1 - y0) ** 2, 1e-9)
@@ -63,7 +60,7 @@ def stroke(
 
 
 def box(picture: UInt8[np.ndarray, "H W 3"], corner: Place, end: Place, colour: Colour) -> None:
-    """A filled rectangle."""
+    """Draws a filled rectangle."""
     x, y = _pixels(picture)
     across = np.minimum(x - corner[0], end[0] - x)
     _blend(picture, np.minimum(across, np.minimum(y - corner[1], end[1] - y)), colour)
@@ -77,7 +74,7 @@ def grid_picture(
     keys: Mapping[Cell, Colour] | None = None,
     seen: Bool[np.ndarray, "R C"] | None = None,
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """A grid world from above, with a wall around it.
+    """Draws a grid world from above, with a wall around it.
 
     Args:
         walls: True where there is a wall.
@@ -85,7 +82,7 @@ def grid_picture(
         goal: the green cell.
         tints: colours of other cells.
         keys: cells in which a key lies, and its colour.
-        seen: False where the agent cannot see; drawn in shade.
+        seen: False where the agent cannot see; drawn darker.
     """
     cells = np.where(walls[..., None], WALL, FLOOR).astype(np.uint8)
     for place, colour in {**(tints or {}), **({} if goal is None else {goal: GOAL})}.items():
@@ -104,18 +101,18 @@ def grid_picture(
 
 
 def cell_side(shape: tuple[int, ...]) -> int:
-    """Pixels of a cell's side, for so many rows and columns."""
+    """Side of a cell in pixels, for a grid of that shape."""
     return int(np.clip(SIDE // max(shape), SMALLEST_CELL, LARGEST_CELL))
 
 
 def _centre(cell: Cell, side: int) -> Place:
-    """Of a cell inside of the wall around."""
+    """The centre of a cell, inside of the outer wall."""
     row, column = cell
     return (int(column) + 1.5) * side, (int(row) + 1.5) * side
 
 
 def _key(picture: np.ndarray, centre: Place, side: int, colour: Colour) -> None:
-    """A ring, a shaft and a bit."""
+    """Draws a key: ring, shaft and bit."""
     x, y = centre
     disc(picture, (x - 0.17 * side, y), 0.2 * side, colour)
     stroke(picture, (x, y), (x + 0.32 * side, y), 0.12 * side, colour)
@@ -124,7 +121,7 @@ def _key(picture: np.ndarray, centre: Place, side: int, colour: Colour) -> None:
 
 
 def _rule(picture: np.ndarray, floor: Bool[np.ndarray, "R C"], side: int) -> None:
-    """Thin lines between cells of floor, where cells are large enough."""
+    """Draws thin lines between floor cells, if cells are large enough."""
     if side < 8:
         return
     mask = floor.repeat(side, axis=0).repeat(side, axis=1)
@@ -134,13 +131,13 @@ def _rule(picture: np.ndarray, floor: Bool[np.ndarray, "R C"], side: int) -> Non
 
 
 def _pixels(picture: np.ndarray) -> tuple[Float[np.ndarray, "1 W"], Float[np.ndarray, "H 1"]]:
-    """Middles of all pixels."""
+    """Centres of all pixels."""
     height, width = picture.shape[:2]
     return np.arange(width)[None, :] + 0.5, np.arange(height)[:, None] + 0.5
 
 
 def _blend(picture: np.ndarray, inside: Any, colour: Colour) -> None:
-    """Colour where `inside`, the distance from the edge in pixels, is positive, half at the edge itself."""
+    """Blends in the colour where `inside`, the distance from the edge in pixels, is positive; half at the edge."""
     share = np.broadcast_to(np.clip(inside + 0.5, 0.0, 1.0), picture.shape[:2])[..., None]
     touched = np.flatnonzero(share.ravel())
     flat, part = picture.reshape(-1, 3), share.reshape(-1, 1)[touched]
@@ -164,8 +161,7 @@ def render(
     Args:
         world: the world to draw.
         states: state ids, NumPy or JAX; the frames are of the same kind.
-        size: side of the frames in pixels. The map is drawn with as many whole pixels for each cell as
-            fit, centred on a background of wall colour.
+        size: side of the frames in pixels. Cells have as many whole pixels as fit; the map is centred on wall colour.
         hidden: where True the agent is not drawn (the partially observed four rooms of Section 5).
     """
     table = frame_table(world, size)
@@ -181,7 +177,7 @@ def frames(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n {size} {siz
 
 
 def frame_table(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n_and_1 {size} {size} 3"]:
-    """`frames`, and after them, at place n, the frame without the agent; read-only."""
+    """`frames` followed, at index n, by the frame without the agent; read-only."""
     return _frame_table(world.map, size)
 
 

@@ -1,12 +1,11 @@
-"""Environments by name: `make("rooms-chain-8")`, those of suites with the suite in front: `make("gymnax:CartPole-v1")`.
+"""Environments by name: `make("rooms-chain-8")`, and `make("gymnax:CartPole-v1")` for those of suites.
 
-A suite is a module of `derex.envs.suites` that is imported when it is first asked for, and a line in `SUITES`.
+A suite is a module of `derex.envs.suites`, imported on first use, and an entry of `SUITES`. A name may stand for
+several tasks: a set of `SETS`, or a list with commas.
 
-Many tasks under one name: the sets that people compare on, and any list `a,b,c`.
-
-expand_tasks("babyai-8")            the eight names in it
-expand_tasks("catch,deep-sea-8")    ("catch", "deep-sea-8")
-expand_tasks("catch")               ("catch",)
+    expand_tasks("babyai-8")            the eight names in it
+    expand_tasks("catch,deep-sea-8")    ("catch", "deep-sea-8")
+    expand_tasks("catch")               ("catch",)
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from derex._text import closest_match, hint
 from derex.envs.control import CartPole, Pendulum, PointMass
@@ -26,26 +25,25 @@ from derex.envs.interface import Environment, HostEnvironment
 
 
 class _Entry(NamedTuple):
-    """How a name with a number (`N` or `L` in the pattern), or without one, becomes an environment."""
+    """A built-in environment; `N` or `L` in its pattern stands for a number, the argument of `build`."""
 
     build: Callable[..., Environment]
     summary: str
-    """what it is, in a line"""
     smallest: int = 0
     largest: int = 0
-    """What the number may be; larger ones are refused because tables grow with them"""
+    """bounds of the number: tables grow with it"""
     usual: int = 0
-    """a number to show it with"""
+    """number of the example"""
 
 
 class EnvironmentInfo(NamedTuple):
-    """An environment that can be made."""
+    """A built-in environment, for lists."""
 
     pattern: str
-    """its name; N and L stand for a number"""
+    """its name, in which N and L stand for a number"""
     summary: str
     example: str
-    """a name that `make` takes"""
+    """a name for `make`"""
 
 
 _ENTRIES: dict[str, _Entry] = {
@@ -67,73 +65,55 @@ _ENTRIES: dict[str, _Entry] = {
 
 
 class Suite(NamedTuple):
-    """Environments that another package brings."""
+    """Environments of another package."""
 
     module: str
-    """of ours, with `make(name)`, which is given what stands after the colon"""
+    """of derex, with `make(name)` for the name after the colon"""
     extra: str
-    """of derex, that installs it; empty where no package can be installed"""
+    """extra of derex that installs it; empty if pip cannot"""
     summary: str
     example: str
     host: bool
-    """whether its environments are stepped in processes of their own, since they are no JAX"""
+    """whether its environments are non-JAX and are stepped in worker processes"""
     package: str = ""
-    """what has to be importable; empty: a package called as the suite is"""
+    """to import; empty: the name of the suite"""
     threads: bool = False
-    """whether the package itself steps many at once, by threads of the training process (`make_many`)"""
+    """whether it has vector environments, stepped by threads of the training process (`make_many`)"""
     besides: tuple[str, ...] = ()
-    """other packages that have to be importable, which the first does not bring"""
+    """other packages to import that the first does not install"""
 
 
-_PLACE = "derex.envs.suites"
+def _in_derex(module: str, *fields: Any, **more: Any) -> Suite:
+    return Suite(f"derex.envs.suites.{module}", *fields, **more)
+
 
 SUITES: dict[str, Suite] = {
-    "jax": Suite(f"{_PLACE}.user", "", "one of your own, in JAX", "jax:package.module:Class", False),
-    "gymnax": Suite(
-        f"{_PLACE}.gymnax", "gymnax", "bsuite, MinAtar, classic control", "gymnax:DeepSea-bsuite", False
+    "jax": _in_derex("user", "", "one of your own, in JAX", "jax:package.module:Class", False),
+    "gymnax": _in_derex(
+        "gymnax", "gymnax", "bsuite, MinAtar, classic control", "gymnax:DeepSea-bsuite", False
     ),
-    "xminigrid": Suite(
-        f"{_PLACE}.xminigrid", "xminigrid", "grid worlds, fast", "xminigrid:MiniGrid-DoorKey-8x8", False
+    "xminigrid": _in_derex(
+        "xminigrid", "xminigrid", "grid worlds, fast", "xminigrid:MiniGrid-DoorKey-8x8", False
     ),
-    "navix": Suite(
-        f"{_PLACE}.navix", "navix", "MiniGrid's tasks in JAX", "navix:Navix-KeyCorridorS6R3-v0", False
+    "navix": _in_derex("navix", "navix", "MiniGrid's tasks in JAX", "navix:Navix-KeyCorridorS6R3-v0", False),
+    "craftax": _in_derex(
+        "craftax", "craftax", "survive, build, explore", "craftax:Craftax-Classic-Symbolic-v1", False
     ),
-    "craftax": Suite(
-        f"{_PLACE}.craftax",
-        "craftax",
-        "survive, build, explore",
-        "craftax:Craftax-Classic-Symbolic-v1",
-        False,
+    "gymnasium": _in_derex(
+        "gymnasium", "gymnasium", "whatever is registered there", "gymnasium:CartPole-v1", True
     ),
-    "gymnasium": Suite(
-        f"{_PLACE}.gymnasium", "gymnasium", "whatever is registered there", "gymnasium:CartPole-v1", True
+    "minigrid": _in_derex(
+        "minigrid", "minigrid", "grid worlds with a mission", "minigrid:MiniGrid-DoorKey-8x8-v0", True
     ),
-    "minigrid": Suite(
-        f"{_PLACE}.minigrid",
-        "minigrid",
-        "grid worlds with a mission",
-        "minigrid:MiniGrid-DoorKey-8x8-v0",
-        True,
+    "babyai": _in_derex(
+        "minigrid", "minigrid", "instructions in plain words", "babyai:BabyAI-GoToObj-v0", True, "minigrid"
     ),
-    "babyai": Suite(
-        f"{_PLACE}.minigrid",
-        "minigrid",
-        "instructions in plain words",
-        "babyai:BabyAI-GoToObj-v0",
-        True,
-        "minigrid",
+    "envpool": _in_derex(
+        "envpool", "envpool", "many suites, many at once", "envpool:BabyAI-GoToObj-v0", True, threads=True
     ),
-    "envpool": Suite(
-        f"{_PLACE}.envpool",
-        "envpool",
-        "many suites, many at once",
-        "envpool:BabyAI-GoToObj-v0",
-        True,
-        threads=True,
-    ),
-    "vizdoom": Suite(f"{_PLACE}.vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
-    "atari": Suite(
-        f"{_PLACE}.atari",
+    "vizdoom": _in_derex("vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
+    "atari": _in_derex(
+        "atari",
         "atari",
         "Atari 2600",
         "atari:ALE/MontezumaRevenge-v5",
@@ -141,34 +121,25 @@ SUITES: dict[str, Suite] = {
         "ale_py",
         besides=("gymnasium",),
     ),
-    "dm_env": Suite(
-        f"{_PLACE}.dm_env",
-        "dm-env",
-        "any function that returns one",
-        "dm_env:package.module:function",
-        True,
+    "dm_env": _in_derex(
+        "dm_env", "dm-env", "any function that returns one", "dm_env:package.module:function", True
     ),
-    "dmlab": Suite(
-        f"{_PLACE}.dmlab",
-        "",
-        "DeepMind Lab, built from source",
-        "dmlab:rooms_watermaze",
-        True,
-        "deepmind_lab",
+    "dmlab": _in_derex(
+        "dmlab", "", "DeepMind Lab, built from source", "dmlab:rooms_watermaze", True, "deepmind_lab"
     ),
-    "hard8": Suite(
-        f"{_PLACE}.hard8", "hard8", "DM-Hard-8, from its container", "hard8:throw_across", True, "dm_env_rpc"
+    "hard8": _in_derex(
+        "hard8", "hard8", "DM-Hard-8, from its container", "hard8:throw_across", True, "dm_env_rpc"
     ),
 }
 
 
 def names() -> tuple[str, ...]:
-    """What `make` knows; N and L stand for a number, as in "rooms-chain-8"."""
+    """Names of the built-in environments; N and L stand for a number, as in "rooms-chain-8"."""
     return tuple(_ENTRIES)
 
 
 def builtin_environments() -> tuple[EnvironmentInfo, ...]:
-    """What `make` knows, with a line on each and a name to make one."""
+    """The built-in environments, each with a summary and an example."""
     return tuple(
         EnvironmentInfo(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
         for pattern, entry in _ENTRIES.items()
@@ -176,18 +147,18 @@ def builtin_environments() -> tuple[EnvironmentInfo, ...]:
 
 
 def suite_names(suite: str) -> list[str]:
-    """Names of a suite's environments, with the suite in front; empty where any name may be one."""
+    """Full names of a suite's environments; empty if the suite has no list."""
     entry, _ = _suite(f"{suite}:")
     start = f"{suite}:"
     found = [start + name for name in importlib.import_module(entry.module).names()]
-    # two suites may share a module, which then lists both; the examples say which names are whose
+    # Two suites may share a module, which then lists the names of both; the examples tell them apart.
     family = entry.example[: len(start)] + re.split(r"[-/]", entry.example[len(start) :])[0]
     shared = sum(other.module == entry.module for other in SUITES.values()) > 1
     return [name for name in found if name.startswith(family)] if shared else found
 
 
 def is_installed(suite: str) -> bool:
-    """Whether the packages that bring the suite are there; nothing is imported."""
+    """Whether the packages of the suite are installed; imports nothing."""
     found = SUITES[suite]
     return all(
         importlib.util.find_spec(name) is not None for name in (found.package or suite, *found.besides)
@@ -195,7 +166,7 @@ def is_installed(suite: str) -> bool:
 
 
 def imports_user_code(name: str) -> bool:
-    """Whether making one of the tasks imports a module that the name names."""
+    """Whether making one of the tasks imports a module given in the name."""
     return any(
         suite in ("jax", "dm_env") or (suite == "gymnasium" and ":" in rest)
         for suite, _, rest in (task.partition(":") for task in expand_tasks(name))
@@ -203,25 +174,25 @@ def imports_user_code(name: str) -> bool:
 
 
 def is_host(name: str) -> bool:
-    """Whether the environment of that name is stepped in processes of its own."""
+    """Whether the environment of that name is non-JAX, stepped in worker processes."""
     suite = SUITES.get(name.partition(":")[0])
     return suite is not None and suite.host
 
 
 def make(name: str) -> Environment:
-    """The JAX environment of that name; see `names`. Several at once: `derex.envs.multitask.multi_task`.
+    """Makes the JAX environment of that name; see `names`. For several: `derex.envs.multitask.multi_task`.
 
     Args:
         name: e.g. "four-rooms" or, with a number in place of N, "rooms-chain-8", or "suite:name in the suite".
     """
     if len(expand_tasks(name)) > 1:
         raise ValueError(
-            f"name: {name!r} is several tasks, and make gives one. Make each of expand_tasks({name!r})."
+            f"name: {name!r} is several tasks, expected one. Make each of expand_tasks({name!r})."
         )
     if ":" in name:
         suite, rest = _suite(name)
         if suite.host:
-            raise ValueError(f"name: {name!r} is no JAX environment. Make it with make_host.")
+            raise ValueError(f"name: {name!r} is a non-JAX environment. Use make_host.")
         return importlib.import_module(suite.module).make(rest)
     for pattern, entry in _ENTRIES.items():
         expression = re.sub(r"(?<=-)[NL]\b", r"(\\d+)", pattern)
@@ -233,10 +204,10 @@ def make(name: str) -> Environment:
 
 
 def make_host(name: str) -> HostEnvironment:
-    """The environment of that name, of a suite that is no JAX."""
+    """Makes the non-JAX environment of that name."""
     suite, rest = _suite(name)
     if not suite.host:
-        raise ValueError(f"name: {name!r} is a JAX environment. Make it with make.")
+        raise ValueError(f"name: {name!r} is a JAX environment. Use make.")
     return importlib.import_module(suite.module).make(rest)
 
 
@@ -250,14 +221,13 @@ def _suite(name: str) -> tuple[Suite, str]:
 def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
     if not entry.smallest <= number <= entry.largest:
         raise ValueError(
-            f"name: {name!r} asks for {number} in place of the letter in {pattern!r}; expected a number from "
-            f"{entry.smallest} to {entry.largest}."
+            f"name: {name!r} has the number {number} in {pattern!r}, expected {entry.smallest} to {entry.largest}."
         )
     return number
 
 
 def _nearest(name: str) -> str:
-    """A sentence with the known name that resembles this one most, its number kept; empty if none does."""
+    """A hint with the most similar known name, its number kept; empty if none is similar."""
     numbers = re.findall(r"\d+", name)
     close = closest_match(name, SETS, cutoff=0.8) or closest_match(re.sub(r"\d+", "N", name), names())
     if close is None:
@@ -284,9 +254,9 @@ class TaskSet(NamedTuple):
 
     summary: str
     tasks: Callable[[], tuple[str, ...]]
-    """their names; what they are imported from is imported late"""
+    """returns their names; imports the suite on first use"""
     suffix: bool = False
-    """whether what is written behind an @ goes behind every task's name"""
+    """whether a suffix after @ is appended to every task's name"""
 
 
 def _babyai() -> tuple[str, ...]:
@@ -326,7 +296,7 @@ SETS: dict[str, TaskSet] = {
 
 
 def expand_tasks(name: str) -> tuple[str, ...]:
-    """The names of single tasks that a name stands for; one that is neither a set nor a list stands for itself.
+    """The names of the single tasks that a name stands for; a single task stands for itself.
 
     Args:
         name: a task, a set of `SETS`, or a list of both with commas between.
@@ -336,7 +306,7 @@ def expand_tasks(name: str) -> tuple[str, ...]:
         raise ValueError("name: expected the name of an environment, such as 'catch'; got none.")
     if not all(items):
         raise ValueError(
-            f"name: {name!r} has a comma with nothing before or behind it; expected names with commas between, such as "
+            f"name: {name!r} has an empty item; expected names with commas between, such as "
             "'catch,deep-sea-8'."
         )
     tasks = tuple(task for item in items for task in _expanded(item))
@@ -344,7 +314,7 @@ def expand_tasks(name: str) -> tuple[str, ...]:
     if repeated:
         raise ValueError(
             f"name: {name!r} has {', '.join(repeated)} more than once; every task has the same number of streams, so "
-            "name each once."
+            "give each once."
         )
     return tasks
 
@@ -355,5 +325,5 @@ def _expanded(item: str) -> tuple[str, ...]:
         return (item,)
     found = SETS[name]
     if at and not (found.suffix and suffix):
-        raise ValueError(f"name: {item!r} has {at + suffix!r} behind it, expected {name!r} alone.")
+        raise ValueError(f"name: {item!r} has the suffix {at + suffix!r}, expected {name!r} alone.")
     return tuple(f"{task}{at}{suffix}" for task in found.tasks())

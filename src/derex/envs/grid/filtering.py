@@ -1,4 +1,4 @@
-"""What a perfect observer believes about a state that is seen only now and then: the exact Bayes filter.
+"""The exact Bayes filter for states that are seen or hidden.
 
 Its beliefs are the ground truth for representations of histories: every history with the same belief has the same
 future, so nothing that can be predicted from the history is lost when only its belief is kept.
@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
 HIDDEN = -1
-"""In place of a state's id, where the state was not seen."""
+"""replaces a state's id where the state was not seen"""
 
 _SUM_TOLERANCE = 1e-4  # of probabilities that may have been rounded to single precision
 

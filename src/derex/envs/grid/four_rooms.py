@@ -1,6 +1,6 @@
 """Four rooms with a goal: from the top-left corner to the bottom-right one, seen in three ways.
 
-The reward, 1, ends the episode at the goal; otherwise it is cut after 250 steps, as long as the paper's walks.
+The reward, 1, ends the episode at the goal; otherwise episodes are truncated after 250 steps, as in the paper.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from derex.types import Discrete, EnvironmentSpec
 
 HORIZON = 250
 GOAL_COLOUR = (0, 160, 0)
-HIDE = 0.5  # how often the dot is missing in `four-rooms-hidden`
+HIDE = 0.5  # probability that the dot is missing in `four-rooms-hidden`
 
 
 class FourRooms:
@@ -33,24 +33,24 @@ class FourRooms:
         self.spec = self._spec("four-rooms", jax.ShapeDtypeStruct((121,), jnp.float32))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Int32[Array, ""], Shaped[Array, "*size"]]:
-        """In the top-left corner."""
+        """Starts in the top-left corner."""
         state = jnp.int32(self.world.start)
         return state, self._observe(state, key)
 
     def step(
         self, state: Int32[Array, ""], action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Int32[Array, ""], Shaped[Array, "*size"], Float32[Array, ""], Bool[Array, ""]]:
-        """One move; into a wall it stays."""
+        """Moves by one cell; walls block."""
         state = jnp.asarray(self.world.successors)[state, action]
         reached = state == self.goal
         return state, self._observe(state, key), reached.astype(jnp.float32), reached
 
     def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
-        """The floor cell."""
+        """The number of the floor cell."""
         return state
 
     def render(self, state: Int32[Any, ""]) -> UInt8[np.ndarray, "H W 3"]:
-        """The rooms from above, the agent always shown; their own outer wall is left to the picture."""
+        """Draws the rooms from above, always with the agent."""
         agent, goal = (self.world.positions[int(place)] - 1 for place in (state, self.goal))
         inside = ~self.world.map.floor[1:-1, 1:-1]
         return grid_picture(inside, tuple(agent.tolist()), tuple(goal.tolist()))
@@ -83,7 +83,7 @@ class FourRoomsPixels(FourRooms):
 
 
 class FourRoomsHidden(FourRoomsPixels):
-    """`four-rooms-hidden`: the same frames, but at each step anew the agent's dot is missing with probability 0.5."""
+    """`four-rooms-hidden`: the same frames, but the agent's dot is missing with probability 0.5 at each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class FourRoomsHidden(FourRoomsPixels):
 
 
 def _frames_with_goal(world: GridWorld, goal: int) -> UInt8[np.ndarray, "n_and_1 30 30 3"]:
-    """`frame_table`, with the pixels on which the agent would stand at the goal in the goal's colour."""
+    """`frame_table` with the goal's cell coloured, except where the agent stands on it."""
     table = frame_table(world, 30).copy()
     cell = np.any(table[goal] != table[-1], axis=-1)
-    seen = np.arange(len(table)) != goal  # the agent stands on the goal in one frame, and covers it
+    seen = np.arange(len(table)) != goal
     table[seen] = np.where(cell[..., None], np.asarray(GOAL_COLOUR, np.uint8), table[seen])
     table.flags.writeable = False
     return table

@@ -29,10 +29,10 @@ from derex.types import NO_ACTION, Indexed, Trajectories
 
 
 class Walk(NamedTuple):
-    """B episodes with what the agent cannot see: row b is s_0, …, s_{T-1}."""
+    """B episodes with their true states: row b is s_0, …, s_{T-1}."""
 
     state: Int32[Array, "B T"]
-    """s_t, whether it was seen or not"""
+    """s_t, seen or hidden"""
     hidden: Bool[Array, "B T"]
     """whether the dot is missing from o_t"""
     previous_action: Int32[Array, "B T"]
@@ -40,7 +40,7 @@ class Walk(NamedTuple):
 
 
 class HiddenAgent:
-    """A grid world seen from above, where the agent's dot is missing with probability p, at each step anew.
+    """A grid world seen from above, where the agent's dot is missing with probability p at each step.
 
     Attributes:
         world: the world that is walked in.

@@ -1,17 +1,12 @@
-"""Grid maps as data: a picture in text, and what follows from it without any randomness.
+"""Grid maps as text, and generators of mazes, rooms and one-way doors.
 
-Characters: ``#`` wall; ``.`` or space floor; ``S`` floor, and the cell where episodes start;
-``^ > v <`` one-way doors, entered and left only in the arrow's direction.
-Cells outside the picture count as walls, so a map need not be framed.
-
+Characters: ``#`` wall; ``.`` or space floor; ``S`` floor where episodes start; ``^ > v <`` one-way doors, entered and
+left only in the arrow's direction. Cells outside of the map count as walls, so that it needs no frame.
 Floor cells are the states, numbered in reading order. Moves are numbered as in `MOVES`.
-Letters in shapes: H rows and W columns of the picture, n floor cells.
 
-Generated maps: mazes, rows of rooms, and one-way doors drawn into any map.
-
-Every generator takes an integer seed and returns the same map for the same arguments; every floor cell
-can be reached from the start. One-way doors make the chain asymmetric: symmetrising it, as the graph
-Laplacian must, then loses structure that the SVD keeps (Section 1).
+Generators return the same map for the same seed and arguments; every floor cell can be reached from the start. One-way
+doors make the chain asymmetric: symmetrising it, as the graph Laplacian must, loses structure that the SVD keeps
+(Section 1). Letters in shapes: H rows and W columns, n floor cells.
 """
 
 import textwrap

@@ -1,15 +1,11 @@
-"""A row of rooms with one reward at its far end: how far a novelty bonus has to carry an agent.
+"""Rows of rooms with one reward at the far end: how far a novelty bonus has to carry an agent.
 
-N rooms of 5 x 5 cells stand in a row; the wall between two neighbours has one cell of door. The agent starts at the
-left of the first room, and the one reward, 1, ends the episode at the right of the last. An episode is cut after 25 N
-steps: a random walk succeeds in one of 4 with one room, in one of 76 with two, in one of 10⁹ with eight.
+N rooms of 5 x 5 cells stand in a row; the wall between two neighbours has one door. The agent starts at the left of the
+first room; the only reward, 1, ends the episode at the right of the last. Episodes are truncated after 25 N steps. In
+`rooms-chain-N` a random walk succeeds once in 4 episodes with one room, in 76 with two, in 10⁹ with eight.
 
-A row of rooms behind locked doors: novelty of places is not enough, each room has to be unlocked first.
-
-The rooms and the time limit are those of `rooms_chain`. N rooms hold a key each, taken by walking over it, which opens
-the door from that room to the next and no other; a locked door is a wall. The one reward, 1, ends the episode at the
-right of the room behind the last door. A random walk succeeds in one of 125 with one key, in one of 17 000 with two, in
-one of 7 million with three.
+In `key-rooms-N` N rooms hold a key each, taken by walking over it, which opens the door to the next room; a locked door
+is a wall. A random walk succeeds once in 125 episodes with one key, in 17 000 with two, in 7 million with three.
 """
 
 from typing import Any, NamedTuple
@@ -36,9 +32,9 @@ _VIEW = np.arange(-2, 3)  # rows or columns of the local view, seen from the age
 
 
 class RoomsChain:
-    """`rooms-chain-N`: the agent reads its row and column, each one-hot (5 + 6N - 1 numbers).
+    """`rooms-chain-N`: the observation is the row and the column, each one-hot (5 + 6N - 1 numbers).
 
-    The doors are the same in every episode and no two next to each other are in the same row. States are the floor
+    The doors are the same in every episode; neighbouring doors are in different rows. States are the floor
     cells, numbered in reading order.
     """
 
@@ -57,24 +53,24 @@ class RoomsChain:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[Int32[Array, ""], Float32[Array, " size"]]:
-        """At the left of the first room."""
+        """Starts at the left of the first room."""
         state = jnp.int32(self.world.start)
         return state, self._observe(state)
 
     def step(
         self, state: Int32[Array, ""], action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Int32[Array, ""], Float32[Array, " size"], Float32[Array, ""], Bool[Array, ""]]:
-        """One move; into a wall it stays."""
+        """Moves by one cell; walls block."""
         state = jnp.asarray(self.world.successors)[state, action]
         reached = state == self.goal
         return state, self._observe(state), reached.astype(jnp.float32), reached
 
     def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
-        """The floor cell."""
+        """The number of the floor cell."""
         return state
 
     def render(self, state: Int32[Any, ""]) -> UInt8[np.ndarray, "H W 3"]:
-        """The rooms from above."""
+        """Draws the rooms from above."""
         agent, goal = self.world.positions[int(state)], self.world.positions[self.goal]
         return grid_picture(~self.world.map.floor, tuple(agent.tolist()), tuple(goal.tolist()))
 
@@ -83,17 +79,17 @@ class RoomsChain:
 
 
 class HiddenChainState(NamedTuple):
-    """The agent's place and this episode's doors; the last door belongs to a wall that is not there."""
+    """The agent's cell and the doors of this episode; the last door is unused."""
 
     cell: Int32[Array, "2"]
     doors: Int32[Array, " N"]
 
 
 class HiddenRoomsChain:
-    """`rooms-chain-N-hidden`: doors are redrawn for each episode and the agent sees only the 5 x 5 cells around it.
+    """`rooms-chain-N-hidden`: new doors in each episode, and only the 5 x 5 cells around the agent are seen.
 
-    Each cell of the view is one-hot: wall, floor or goal; what lies outside counts as wall. Which room the agent is
-    in, and where the doors behind it are, has to be remembered. States are the cells of the 5 x (6N - 1) rectangle in
+    Each cell of the view is one-hot: wall, floor or goal; the outside counts as wall. The agent has to remember
+    which room it is in and where the doors behind it are. States are the cells of the 5 x (6N - 1) rectangle in
     reading order, because any cell of an inner wall may be a door.
     """
 
@@ -112,7 +108,7 @@ class HiddenRoomsChain:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[HiddenChainState, Float32[Array, "75"]]:
-        """At the left of the first room, with new doors."""
+        """Starts at the left of the first room, with new doors."""
         doors = jnp.floor(jax.random.uniform(key, (self.n,)) * ROOM).astype(jnp.int32)
         state = HiddenChainState(jnp.asarray(START_CELL, jnp.int32), doors)
         return state, self._observe(state)
@@ -120,7 +116,7 @@ class HiddenRoomsChain:
     def step(
         self, state: HiddenChainState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[HiddenChainState, Float32[Array, "75"], Float32[Array, ""], Bool[Array, ""]]:
-        """One move; into a wall it stays."""
+        """Moves by one cell; walls block."""
         ahead = state.cell + jnp.asarray(MOVES)[action]
         blocked = self._is_wall(state.doors, ahead[0], ahead[1])
         state = state._replace(cell=jnp.where(blocked, state.cell, ahead))
@@ -128,11 +124,11 @@ class HiddenRoomsChain:
         return state, self._observe(state), reached.astype(jnp.float32), reached
 
     def state_id(self, state: HiddenChainState) -> Int32[Array, ""]:
-        """The cell of the rectangle."""
+        """The number of the cell in the rectangle."""
         return state.cell[0] * self.width + state.cell[1]
 
     def render(self, state: HiddenChainState) -> UInt8[np.ndarray, "H W 3"]:
-        """The rooms of this episode from above; what the agent does not see is in shade."""
+        """Draws the rooms of this episode from above; unseen cells are darker."""
         row, column = np.asarray(state.cell).tolist()
         doors = np.asarray(state.doors)[: self.n - 1].tolist()
         walls = ~chain_map(self.n, doors, self.spec.name).floor
@@ -164,7 +160,7 @@ def width(n: int) -> int:
 
 
 def door_rows(n: int) -> list[int]:
-    """The row of each of the n - 1 doors: always the same for the same n, never twice running the same."""
+    """The row of each of the n - 1 doors: a function of n; neighbouring doors differ."""
     rows, row = [], START_CELL[0]
     for shift in np.random.default_rng(n).integers(1, ROOM, size=n - 1):
         row = (row + int(shift)) % ROOM
@@ -200,10 +196,10 @@ class KeyRoomsState(NamedTuple):
 
 
 class KeyRooms:
-    """`key-rooms-N`: the agent reads its row and column, each one-hot, and for each key 1 if it is held.
+    """`key-rooms-N`: the observation is the row and the column, each one-hot, and 1 for each key held.
 
-    States are numbered `held * cells + cell`: every floor cell with every set of keys, whether or not the two can
-    come about together. Keys, like doors, are at the same places in every episode.
+    States are numbered `held * cells + cell`: every floor cell with every set of keys, reachable or not. Keys and doors
+    are at the same places in every episode.
     """
 
     def __init__(self, n: int) -> None:
@@ -214,8 +210,8 @@ class KeyRooms:
         ids = self.world.map.state_ids
         self.goal = int(ids[GOAL_ROW, -1])
         self.key_cells = key_cells(n)
-        self._needs = np.zeros(cells, np.int32)  # the keys without which a cell cannot be entered, as bits
-        self._gives = np.zeros(cells, np.int32)  # the keys that lie in a cell
+        self._needs = np.zeros(cells, np.int32)  # keys needed to enter a cell, as bits
+        self._gives = np.zeros(cells, np.int32)  # keys in a cell, as bits
         for room, row in enumerate(door_rows(self.rooms)):
             self._needs[ids[row, room * PITCH + ROOM]] = 1 << room
             self._gives[ids[self.key_cells[room]]] = 1 << room
@@ -230,14 +226,14 @@ class KeyRooms:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[KeyRoomsState, Float32[Array, " size"]]:
-        """At the left of the first room, without keys."""
+        """Starts at the left of the first room, without keys."""
         state = KeyRoomsState(jnp.int32(self.world.start), jnp.int32(0))
         return state, self._observe(state)
 
     def step(
         self, state: KeyRoomsState, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[KeyRoomsState, Float32[Array, " size"], Float32[Array, ""], Bool[Array, ""]]:
-        """One move; into a wall or a locked door it stays. A key in the cell is taken."""
+        """Moves by one cell; walls and locked doors block. Takes a key in the new cell."""
         ahead = jnp.asarray(self.world.successors)[state.cell, action]
         locked = (jnp.asarray(self._needs)[ahead] & ~state.held) != 0
         cell = jnp.where(locked, state.cell, ahead)
@@ -246,11 +242,11 @@ class KeyRooms:
         return state, self._observe(state), reached.astype(jnp.float32), reached
 
     def state_id(self, state: KeyRoomsState) -> Int32[Array, ""]:
-        """The floor cell together with the keys held."""
+        """The number of the floor cell with the keys held."""
         return state.held * self.world.n_states + state.cell
 
     def render(self, state: KeyRoomsState) -> UInt8[np.ndarray, "H W 3"]:
-        """The rooms from above: keys that are not held, and the doors that they open, in the same colour."""
+        """Draws the rooms from above; missing keys have the colour of their doors."""
         missing = [room for room in range(self.n) if not int(state.held) >> room & 1]
         colours = {room: KEY_COLOURS[room % len(KEY_COLOURS)] for room in missing}
         rows = door_rows(self.rooms)
@@ -266,7 +262,7 @@ class KeyRooms:
 
 
 def key_cells(n: int) -> list[tuple[int, int]]:
-    """(row, column) of each of n keys: always the same for the same n, varied from room to room."""
+    """(row, column) of each of n keys: a function of n."""
     rng = np.random.default_rng([n + 1, 1])
     doors = [(row, room * PITCH + ROOM) for room, row in enumerate(door_rows(n + 1))]
     chosen = []
