@@ -27,8 +27,8 @@ class CatchState(NamedTuple):
 class Catch:
     """`catch`: move a paddle under a falling ball; the reward, 1 or -1, comes when the ball is down, after 9 steps.
 
-    Actions are left, stay and right. The ball starts in a random column of the top row and the paddle in the middle. The observation is the
-    10 x 5 board, 1 where the ball and the paddle are.
+    Actions are left, stay and right. The ball starts in a random column of the top row and the paddle in the middle.
+    The observation is the 10 x 5 board, 1 where the ball and the paddle are.
     """
 
     spec = EnvironmentSpec(
