@@ -1,6 +1,6 @@
 """Pictures of environments and frames of grid worlds, as NumPy arrays, without a graphics library.
 
-A picture is uint8 (H, W, 3); places are (x, y) in pixels from its top left. Shapes are drawn in place, with smooth edges.
+A picture is uint8 (H, W, 3); places are (x, y) in pixels from its top left. Shapes have smooth edges, drawn in place.
 Frames show a grid world from above (Figure 3 B): walls dark, floor white, the agent a red dot. All frames of a world
 are drawn once into a table; rendering a batch is an index into it, on the host or inside a jitted function.
 """
