@@ -187,7 +187,7 @@ def test_what_a_vector_raises_is_told_with_its_traceback() -> None:
 
     pool, said, (event,) = failed_pool(Faulty(asleep, broken), timeout=60.0)
     pool.close()
-    assert "env: cart raised TimeoutError: the dragon is asleep. It steps many at once within this" in said
+    assert "env: cart raised TimeoutError: the dragon is asleep" in said
     assert "Its own traceback:\nTraceback" in said
     assert ", in asleep" in said
     assert (event["event"], event["worker"], event["streams"], event["env"]) == (
@@ -213,7 +213,7 @@ def test_a_vector_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch)
     pool, said, (event,) = failed_pool(hanging, timeout=0.5)
     pool.close()
     woken.set()
-    assert "env: cart gave no answer within 0.5 s (--worker-timeout). It steps many" in said
+    assert "env: cart gave no answer within 0.5 s (--worker-timeout)" in said
     assert event["why"] == "gave no answer within 0.5 s (--worker-timeout)"
     assert waited == [0.5, 0.5, 0.0]
     assert not closed
