@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from derex import __version__, cli
-from derex.cli import studies, tables
+from derex.cli import parsing, studies
 from derex.studies.common import StudyResult
 
 
@@ -152,7 +152,7 @@ def test_a_narrow_terminal_loses_no_cell(
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     columns = [f"a long head for column {place}" for place in range(9)]
-    tables.print_table(columns, [[f"0.{place}125" for place in range(9)]])
+    parsing.print_table(columns, [[f"0.{place}125" for place in range(9)]])
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert all(f"0.{place}125" in text for place in range(9))
     assert max(map(len, text.splitlines())) <= max(width, 9 * (6 + 2))
@@ -160,9 +160,9 @@ def test_a_narrow_terminal_loses_no_cell(
 
 def test_columns_give_way_where_they_have_most_to_spare() -> None:
     rows = [["0.25", "four-rooms and more"]]
-    assert tables.column_widths(["captured energy", "map"], rows, 99) == [15, 19]
-    assert tables.column_widths(["captured energy", "map"], rows, 20) == [7, 13]
-    assert tables.column_widths(["captured energy", "map"], rows, 5) == [4, 10]
+    assert parsing.column_widths(["captured energy", "map"], rows, 99) == [15, 19]
+    assert parsing.column_widths(["captured energy", "map"], rows, 20) == [7, 13]
+    assert parsing.column_widths(["captured energy", "map"], rows, 5) == [4, 10]
 
 
 def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:

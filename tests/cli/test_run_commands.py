@@ -166,6 +166,33 @@ def test_envs_of_a_missing_suite(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert f"craftax is not installed. {install_command('craftax')}" in capsys.readouterr().err
 
 
+def test_an_environment_that_satisfies_the_interface_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("envs", "--check", "catch,recall-2") == 0
+    text = capsys.readouterr().out
+    assert "catch: passed\n  " in text
+    assert "recall-2: passed\n  " in text
+
+
+def test_a_step_of_five_values_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "five_values.py").write_text(
+        "from derex.envs import make\n"
+        "class Five:\n"
+        "    inner = make('catch')\n"
+        "    spec = inner.spec\n"
+        "    def reset(self, key): return self.inner.reset(key)\n"
+        "    def step(self, state, action, key): return (*self.inner.step(state, action, key), {})\n"
+    )
+    for command in (("envs", "--check", "jax:five_values:Five"), ("train", "--env", "jax:five_values:Five")):
+        assert exit_code(*command, *(("--out", "a") if command[0] == "train" else ())) == 2
+        error = capsys.readouterr().err
+        assert "Five.step" in error
+        assert "terminated" in error
+    assert not (tmp_path / "a").exists()
+
+
 def test_the_suites_are_extras() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras = {suite.extra for suite in SUITES.values() if suite.extra}

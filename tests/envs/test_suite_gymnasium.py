@@ -90,6 +90,20 @@ def test_a_missing_package_is_named(monkeypatch):
         suite.make("CartPole-v1")
 
 
+def test_a_missing_drawing_library_is_named():
+    class Undrawn(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+        render_mode = "rgb_array"
+
+        def render(self):
+            raise gymnasium.error.DependencyNotInstalled(
+                'pygame is missing, run `pip install "gymnasium[x]"`'
+            )
+
+    with pytest.raises(ValueError, match=r"Undrawn.*draw itself.*pip install .gymnasium\[x\]"):
+        suite.DrawnGymnasium(Undrawn(), "gymnasium:Undrawn").picture()
+
+
 def test_every_space_of_observations():
     make = gymnasium.spaces
     space = make.Dict(

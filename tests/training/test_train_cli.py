@@ -8,7 +8,7 @@ import pytest
 
 from derex import cli
 from derex.agents import AgentConfig
-from derex.cli.train import _config
+from derex.cli.train import parse_config
 from derex.representations.states import StatesConfig
 from derex.training import Stopped, load_config, read_metrics, run
 from derex.training.presets import exploration_agent, exploration_form
@@ -168,10 +168,10 @@ def test_bad_options_are_2(arguments: tuple[str, ...], says: str, capsys: pytest
 
 def test_a_preset_gives_defaults_that_options_override() -> None:
     asked = ("--preset", "exploration", "--env", "rooms-chain-8", "--form", "states", "--out", "a")
-    config = _config([*asked, "--agent.unroll", "16", "--representation.lambda-b", "0.5"])
+    config = parse_config([*asked, "--agent.unroll", "16", "--representation.lambda-b", "0.5"])
     expected = exploration_form("rooms-chain-8", "derex", "states")
     assert config.agent == replace(exploration_agent("rooms-chain-8"), unroll=16)
     assert isinstance(expected, StatesConfig)
     assert config.representation == replace(expected, lambda_b=0.5)
     assert config.resolved().agent == config.agent
-    assert _config(["--env", "rooms-chain-8", "--out", "a"]).agent == AgentConfig()
+    assert parse_config(["--env", "rooms-chain-8", "--out", "a"]).agent == AgentConfig()

@@ -1,10 +1,9 @@
-"""The `derex` command: one module for each of its commands, imported when it is asked for.
+"""The `derex` command: options are parsed by tyro; a command's module is imported when the command is called.
 
-Options are parsed by tyro. JAX, scikit-learn, orbax and the plotting libraries are imported when a command runs, so
-that every `--help` is quick.
+JAX, scikit-learn, orbax and the plotting libraries are imported when a command runs, so that every `--help` is quick.
 
-Exit codes: 0 done; 1 `derex doctor` found something broken; 2 bad input; 130 stopped by Ctrl-C; 141 whoever read
-what it printed has left (`derex envs | head -1`), as the shell has it for SIGPIPE.
+Exit codes: 0 success; 1 `derex doctor` found a problem; 2 bad input; 130 stopped by Ctrl-C; 141 the reader of stdout
+has left (`derex envs | head -1`), as shells report SIGPIPE.
 """
 
 from derex.cli.commands import COMMANDS, main

@@ -1,4 +1,4 @@
-"""`derex envs`."""
+"""`derex envs`: list environments, suites and sets of tasks; check an environment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import tyro
 
 from derex._text import install_command
-from derex.cli.parsing import UsageError, parse
-from derex.cli.tables import print_table
+from derex.cli.parsing import UsageError, parse, print_table
 
 EXAMPLES = (
     "derex envs",
     "derex envs gymnax",
     "derex envs --json",
+    "derex envs --check jax:my_package.my_module:MyEnvironment",
     "derex train --env deep-sea-20 --out runs/sea",
 )
 COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut after", "success", "states")
@@ -23,12 +23,14 @@ COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut a
 
 @dataclass(frozen=True)
 class Envs:
-    """Environments that are there, suites that can be installed, and sets of tasks."""
+    """List environments, suites that can be installed, and sets of tasks; or check an environment."""
 
     suite: tyro.conf.Positional[str] = ""
-    """list the names that this suite or set offers"""
+    """list the environments of this suite or set"""
+    check: str = ""
+    """check that this environment, such as your own jax:package.module:Class, satisfies the interface"""
     json: bool = False
-    """print JSON, for machines"""
+    """print JSON"""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ class ListedSuite:
 
 
 def run(arguments: list[str]) -> int:
-    """`derex envs [SUITE] [--json]`."""
+    """`derex envs [SUITE] [--json]`, `derex envs --check NAME`."""
     options = parse(Envs, arguments, "derex envs", EXAMPLES)
+    if options.check:
+        return _check(options.check, options.json)
     if options.suite:
         return _show_names(options.suite, options.json)
     environments, suites = listed(), suites_found()
@@ -91,6 +95,29 @@ def run(arguments: list[str]) -> int:
         "\nSeveral tasks, one agent: a set, or names with commas between. `derex envs NAME` lists the names of a"
     )
     print("suite or a set. Your own: docs/environments.md.")
+    return 0
+
+
+def _check(name: str, as_json: bool) -> int:
+    """Prints what was checked of each task of a name; an environment that breaks the interface raises ValueError."""
+    from derex.envs.checks import check_environment, check_host_environment
+    from derex.envs.registry import expand_tasks, is_host, make, make_host
+
+    checked = {}
+    for task in expand_tasks(name):
+        if is_host(task):
+            environment = make_host(task)
+            try:
+                checked[task] = check_host_environment(environment)
+            finally:
+                environment.close()
+        else:
+            checked[task] = check_environment(make(task))
+    if as_json:
+        print(json.dumps(checked, indent=1))
+        return 0
+    for task, lines in checked.items():
+        print("\n  ".join([f"{task}: passed", *lines]))
     return 0
 
 

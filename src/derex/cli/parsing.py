@@ -1,17 +1,20 @@
-"""Options of a command from a dataclass, by tyro."""
+"""Command-line options from dataclasses (by tyro), their checks, and text for terminals: help and tables."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from derex._text import PathOption
 
+LARGEST_SEED = 2**31 - 1
+
 
 class UsageError(ValueError):
-    """The command line asks for something that is not there."""
+    """The command line names something that does not exist."""
 
 
 def parse(
@@ -22,9 +25,15 @@ def parse(
     summary: str | None = None,
     pairs: bool = False,
 ) -> Any:
-    """Fill the dataclass `config` from the arguments; `--help` prints its fields, then the examples.
+    """Fills the dataclass `config` from the arguments; `--help` prints its fields, then the examples.
 
-    With `pairs` each flag can be given as --x and as --no-x.
+    Args:
+        config: dataclass whose fields are the options.
+        arguments: words after the command.
+        command: as the user calls it, for the help.
+        examples: command lines printed after the help.
+        summary: printed above the options if the dataclass has no docstring.
+        pairs: whether each flag has a --no- form too.
     """
     import tyro
 
@@ -60,23 +69,63 @@ def _path_rule(info: Any) -> Any:
     )
 
 
+def check_range(option: str, value: int, least: int, most: int) -> None:
+    """Raises unless least ≤ value ≤ most."""
+    if not least <= value <= most:
+        raise ValueError(f"{option}: expected {least} to {most}, got {value}.")
+
+
 def check_checkpoint(which: str) -> None:
-    """Refuses what names no checkpoint."""
+    """Raises unless `which` is "latest", "best" or a step."""
     if which not in ("latest", "best") and not which.isdecimal():
         raise ValueError(f"--checkpoint: expected latest, best, or a step; got {which!r}.")
 
 
-def check_seed(seed: int) -> None:
-    """Refuses what is no seed."""
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"--seed: expected 0 or more and less than {2**31}, got {seed}.")
-
-
 def columns_text(entries: dict[str, str]) -> list[str]:
-    """Lines of a help text: names and what they are."""
+    """Lines of a help text: names and their descriptions."""
     return [f"  {name:<12}{text}" for name, text in entries.items()]
 
 
 def examples_text(commands: tuple[str, ...]) -> str:
-    """The end of a help text."""
+    """The last section of a help text."""
     return "examples:\n" + textwrap.indent("\n".join(commands), "  ")
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Prints a table that fits the terminal; headings wrap before cells do, and nothing is cut off.
+
+    Lines written to a file or a pipe are up to 200 characters long.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return
+    room = (Console().width if sys.stdout.isatty() else 200) - 2 * len(columns)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    widths = column_widths(columns, rows, room)
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(Text(column), overflow="fold", width=width)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(width=sum(widths) + 2 * len(columns)).print(table)
+
+
+def format_number(value: int | float | None) -> str:
+    """A number for a table; a dash for None and NaN."""
+    if value is None or value != value:  # NaN
+        return "–"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value}"
+
+
+def column_widths(columns: list[str], rows: list[list[str]], room: int) -> list[int]:
+    """Widths whose sum is at most `room`, if that leaves each column its cells or 10 characters of them."""
+    cells = [max(len(row[place]) for row in rows) for place in range(len(columns))]
+    widths = [max(len(column), cell) for column, cell in zip(columns, cells, strict=True)]
+    least = [min(10, cell) for cell in cells]
+    while sum(widths) > room and widths != least:
+        spare = [width - floor for width, floor in zip(widths, least, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths

@@ -1,4 +1,4 @@
-"""`derex plot`."""
+"""`derex plot`: learning curves and final scores of run folders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Literal
 
 import tyro
 
-from derex.cli.parsing import parse
-from derex.cli.tables import print_table
+from derex.cli.parsing import parse, print_table
 
 ENDINGS = (".png", ".html")
-PERCENT = 100.0
 EXAMPLES = (
     "derex plot runs/chain",
     "derex plot runs --metric success --out curves.png",
@@ -24,10 +22,10 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Plot:
-    """Learning curves and final scores of one run or many.
+    """Learning curves and final scores of one or more runs.
 
-    Interquartile means over seeds with 95 % bootstrap intervals; a final score is the mean over the last of a run's
-    steps (--last). Runs that are still going are drawn as far as they are.
+    Interquartile means over seeds with 95 % bootstrap intervals; a final score is the mean over the last part of a
+    run's steps (--last). Unfinished runs are drawn up to their last line.
     """
 
     dirs: tyro.conf.Positional[tuple[Path, ...]]
@@ -37,26 +35,27 @@ class Plot:
     metric: str = "return"
     """return, success, or any other number in metrics.jsonl"""
     task: str = ""
-    """of runs of several tasks: draw this one, or "all" for each by itself; none: their mean"""
+    """for runs of several tasks: draw this task, or "all" for each task separately; none: their mean"""
     label: Literal["method", "folder"] = "method"
-    """join runs of the same method and form, or keep every folder apart"""
+    """group runs by method and form, or show each folder separately"""
     last: float = 2.0
-    """percent of a run's steps that a final score is the mean over, its last ones; the paper's 2 hold few episodes of a
-    short run"""
+    """a final score is the mean over this percentage of a run's steps, the last ones; the paper's 2 % contain few
+    episodes of a short run"""
 
     def __post_init__(self) -> None:
         if not self.dirs:
             raise ValueError("dirs: expected at least one folder of derex train.")
-        if not 0.0 < self.last <= PERCENT:
+        if not 0.0 < self.last <= 100.0:
             raise ValueError(f"--last: expected percent above 0 and up to 100; got {self.last:g}.")
-        if self.out is not None and self.out.suffix not in ENDINGS:
-            raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {self.out}.")
-        if self.out is not None and self.out.is_dir():
-            raise IsADirectoryError(f"--out: {self.out} is a folder; give a file.")
-        if self.out is not None:
-            from derex.report.files import check_place
+        if self.out is None:
+            return
+        from derex.report.files import check_place
 
-            check_place(self.out, "--out")
+        if self.out.suffix not in ENDINGS:
+            raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {self.out}.")
+        if self.out.is_dir():
+            raise IsADirectoryError(f"--out: {self.out} is a folder; give a file.")
+        check_place(self.out, "--out")
 
 
 def run(arguments: list[str]) -> int:

@@ -1,66 +1,105 @@
-"""The studies: where they are, and how one is run and shown."""
+"""`derex reproduce STUDY` and `derex demo`: run studies of the paper, print their numbers and where the pages are."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from derex.cli.tables import print_table
+from derex._text import hint
+from derex.cli.parsing import UsageError, columns_text, examples_text, parse, print_table
 
 if TYPE_CHECKING:
     from derex.studies.common import StudyResult
 
+DEMO = ("tabular", "pixels")
+
 
 class Study(NamedTuple):
-    """Where a study is, as `module:attribute`, imported when it is asked for."""
+    """Where a study is, as `module:attribute` of its options and its function, imported when it is run."""
 
     config: str
     run: str
     summary: str
 
 
+def _study(name: str, module: str, summary: str) -> Study:
+    return Study(f"derex.studies.definitions:{name}Study", f"derex.studies.{module}:run", summary)
+
+
 STUDIES: dict[str, Study] = {
-    "tabular": Study(
-        "derex.studies.definitions:TabularStudy",
-        "derex.studies.decomposition:run",
-        "Figure 2: states as ids, learnt against exact",
-    ),
-    "pixels": Study(
-        "derex.studies.definitions:PixelsStudy",
-        "derex.studies.decomposition:run",
-        "Figure 3: states as pictures, learnt against exact",
-    ),
-    "unseen": Study(
-        "derex.studies.definitions:UnseenStudy",
-        "derex.studies.unseen:run",
-        "the bonus on states that the data never visited",
-    ),
-    "asymmetry": Study(
-        "derex.studies.definitions:AsymmetryStudy",
-        "derex.studies.asymmetry:run",
-        "one-way doors: the SVD against the graph Laplacian",
-    ),
-    "pomdp": Study(
-        "derex.studies.definitions:PomdpStudy",
-        "derex.studies.pomdp:run",
-        "Section 5, appendix D: beliefs and bonuses when the agent is hidden",
-    ),
-    "exploration": Study(
-        "derex.studies.definitions:ExplorationStudy",
-        "derex.studies.exploration:run",
-        "the methods on exploration environments: success against steps",
+    "tabular": _study("Tabular", "decomposition", "Figure 2: states as ids, learnt against exact"),
+    "pixels": _study("Pixels", "decomposition", "Figure 3: states as pictures, learnt against exact"),
+    "unseen": _study("Unseen", "unseen", "the bonus on states that the data never visited"),
+    "asymmetry": _study("Asymmetry", "asymmetry", "one-way doors: the SVD against the graph Laplacian"),
+    "pomdp": _study("Pomdp", "pomdp", "Section 5, appendix D: beliefs and bonuses when the agent is hidden"),
+    "exploration": _study(
+        "Exploration", "exploration", "the methods on exploration environments: success against steps"
     ),
 }
 
 
+@dataclass(frozen=True)
+class Demo:
+    """Figures 2 and 3 of the paper, quick: learnt from ids and from pixels."""
+
+    out: Path = Path("results/demo")
+    """folder for the results; each study has its own inside"""
+
+
+def run_demo(arguments: list[str]) -> int:
+    """`derex demo [--out DIR]`."""
+    options = parse(Demo, arguments, "derex demo", ("derex demo", "derex demo --out /tmp/look"))
+    configs = {name: load(STUDIES[name].config)(out=options.out / name, quick=True) for name in DEMO}
+    show([(name, run_study(name, config)) for name, config in configs.items()])
+    return 0
+
+
+def run_reproduce(arguments: list[str]) -> int:
+    """`derex reproduce STUDY [options]`."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(reproduce_help(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name.startswith("-"):
+        known = ",".join(STUDIES)
+        raise UsageError(f"name the study before its options: derex reproduce {{{known}}} {name}")
+    if name not in STUDIES:
+        near = hint(name, STUDIES, prefix="derex reproduce ")
+        raise UsageError(f"there is no study {name!r}.{near} Studies: {', '.join(STUDIES)}.")
+    command = f"derex reproduce {name}"
+    examples = (f"{command} --quick", f"{command} --out elsewhere/{name}")
+    config = parse(load(STUDIES[name].config), rest, command, examples, STUDIES[name].summary)
+    show([(name, run_study(name, config))])
+    return 0
+
+
+def reproduce_help() -> str:
+    """The text of `derex reproduce --help`."""
+    return "\n".join(
+        [
+            "usage: derex reproduce STUDY [options]",
+            "",
+            "Run one study and write its numbers, pictures and a page to open.",
+            "",
+            "studies:",
+            *columns_text({name: study.summary for name, study in STUDIES.items()}),
+            "",
+            "Each study has its own options: derex reproduce STUDY --help",
+            "",
+            examples_text(("derex reproduce tabular --quick", "derex reproduce pixels --help")),
+        ]
+    )
+
+
 def run_study(name: str, config: Any) -> StudyResult:
-    """Run one study, saying what it does and how long it took on stderr."""
+    """Runs one study; says on stderr what runs and how long it took."""
     short = " (quick)" if config.quick else ""
     print(f"derex: {name}{short}, results in {config.out}", file=sys.stderr, flush=True)
-    run: Callable[[Any], StudyResult] = load(STUDIES[name].run)
+    run = load(STUDIES[name].run)
     start = time.perf_counter()
     result = run(config)
     print(f"derex: {name} took {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
@@ -68,7 +107,7 @@ def run_study(name: str, config: Any) -> StudyResult:
 
 
 def show(results: list[tuple[str, StudyResult]]) -> None:
-    """One table of all studies' numbers, then where the pages are."""
+    """Prints one table of all studies' numbers, then the paths of their pages."""
     columns = list(dict.fromkeys(column for _, result in results for column in result.columns))
     rows = []
     for name, result in results:

@@ -23,44 +23,44 @@ from derex.envs.interface import HostStep
 from derex.envs.suites import common as words
 from derex.envs.suites import spaces as actions
 from derex.envs.suites.common import Unreadable, beside_user, load
-from derex.envs.suites.spaces import GREY_RANK, Acted, Seen
+from derex.envs.suites.spaces import GREY_RANK, ActionWriter, ObservationReader
 from derex.types import Discrete, EnvironmentSpec, MultiDiscrete, Symbols, Words
 
 
-def observations(spec: Any) -> Seen:
+def observations(spec: Any) -> ObservationReader:
     """How observations of the spec are read; dicts, lists and tuples stay what they are."""
     if isinstance(spec, Mapping):
         parts = {name: observations(part) for name, part in spec.items()}
-        return Seen(
+        return ObservationReader(
             {name: part.spec for name, part in parts.items()},
             lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
         )
     if isinstance(spec, list | tuple):
         several = [observations(part) for part in spec]
-        return Seen(
+        return ObservationReader(
             tuple(part.spec for part in several),
             lambda seen: tuple(part.read(each) for part, each in zip(several, seen, strict=True)),
         )
     return _part(spec)
 
 
-def acts(spec: Any) -> Acted:
+def acts(spec: Any) -> ActionWriter:
     """How actions of the spec are written: one choice, several, or real numbers."""
     from dm_env import specs
 
     if isinstance(spec, specs.DiscreteArray):
         n = int(spec.num_values)
-        return Acted(Discrete(n), lambda action: np.asarray(actions.choice(action, n), spec.dtype))
+        return ActionWriter(Discrete(n), lambda action: np.asarray(actions.choice(action, n), spec.dtype))
     if isinstance(spec, specs.Array) and np.dtype(spec.dtype).kind == "f":
         bounds = actions.make_range(*_bounds(spec))
-        return Acted(
+        return ActionWriter(
             bounds.spec,
             lambda action: bounds.scaled(action).reshape(spec.shape).astype(spec.dtype),
         )
     if isinstance(spec, specs.BoundedArray) and np.dtype(spec.dtype).kind in "iu":
         low, high = (bound.astype(np.int64) for bound in _bounds(spec))
         sizes = tuple(int(size) for size in (high - low + 1).ravel())
-        return Acted(
+        return ActionWriter(
             MultiDiscrete(sizes),
             lambda action: (actions.choices(action, sizes).reshape(spec.shape) + low).astype(spec.dtype),
         )
@@ -70,14 +70,14 @@ def acts(spec: Any) -> Acted:
     )
 
 
-def _part(spec: Any) -> Seen:
+def _part(spec: Any) -> ObservationReader:
     from dm_env import specs
 
     if isinstance(spec, specs.StringArray):
         return _text()
     if isinstance(spec, specs.DiscreteArray):
         symbols = Symbols((1,), (int(spec.num_values),), np.int32)
-        return Seen(symbols, lambda seen: np.asarray(seen, np.int32).reshape(1))
+        return ObservationReader(symbols, lambda seen: np.asarray(seen, np.int32).reshape(1))
     if isinstance(spec, specs.Array) and np.dtype(spec.dtype).kind in "fiub":
         return _numbers(spec)
     raise Unreadable(
@@ -86,7 +86,7 @@ def _part(spec: Any) -> Seen:
     )
 
 
-def _numbers(spec: Any) -> Seen:
+def _numbers(spec: Any) -> ObservationReader:
     """Bytes stay bytes, grey pictures get a channel of one; all other numbers become float32."""
     kept = np.dtype(np.uint8 if np.dtype(spec.dtype) == np.uint8 else np.float32)
     shape = tuple(int(side) for side in spec.shape)
@@ -101,10 +101,10 @@ def _numbers(spec: Any) -> Seen:
             )
         return array.astype(kept).reshape(ours)
 
-    return Seen(jax.ShapeDtypeStruct(ours, kept), read)
+    return ObservationReader(jax.ShapeDtypeStruct(ours, kept), read)
 
 
-def _text() -> Seen:
+def _text() -> ObservationReader:
     kind = Words()
 
     def read(seen: Any) -> np.ndarray:
@@ -114,7 +114,7 @@ def _text() -> Seen:
         ]
         return words.encode(" ".join(parts), kind)
 
-    return Seen(kind, read)
+    return ObservationReader(kind, read)
 
 
 def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,6 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,24 +104,6 @@ def human_normalised(level: str, score: float) -> float:
         raise ValueError(f"level: {level!r} is none of DMLab-30; expected one of {', '.join(LEVELS)}.")
     scores = LEVELS[name]
     return 100.0 * (float(score) - scores.random) / (scores.human - scores.random)
-
-
-def aggregate(returns: Mapping[str, float], *, cap: float | None = 100.0) -> float:
-    """The mean human-normalised score of all 30 levels, each counted up to `cap`.
-
-    Args:
-        returns: mean return for each level; a level may stand under its name for training or for the test, not both.
-        cap: None counts all; the suite's usual figure is capped at 100.
-    """
-    scores = {plain(level): human_normalised(level, value) for level, value in returns.items()}
-    missing = [level for level in LEVELS if level not in scores]
-    if missing or len(scores) != len(returns):
-        raise ValueError(
-            f"returns: expected one for each of the 30 levels, got {len(returns)} for {len(scores)} levels; missing: "
-            f"{', '.join(missing) or 'none'}. Average what is there yourself, and say so."
-        )
-    values = np.asarray(list(scores.values()))
-    return float(np.mean(values if cap is None else np.minimum(values, cap)))
 
 
 HEIGHT, WIDTH = 72, 96

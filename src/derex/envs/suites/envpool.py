@@ -39,7 +39,11 @@ class EnvPool:
         self.num_envs = int(pool.config["num_envs"])
         self.metadata = pool.metadata
         self._told = told = "mission" in getattr(pool.observation_space, "spaces", {})
-        seen = spaces.Seen(minigrid.OBSERVATION, _read_missions) if told else many(pool.observation_space)
+        seen = (
+            spaces.ObservationReader(minigrid.OBSERVATION, _read_missions)
+            if told
+            else many(pool.observation_space)
+        )
         self._read = seen.read
         self._acted = spaces.acts(pool.action_space)
         success = minigrid.SUCCESS if told else None
@@ -136,20 +140,20 @@ def names() -> list[str]:
     return sorted(load("envpool", "envpool").list_all_envs())
 
 
-def many(space: Any) -> spaces.Seen:
+def many(space: Any) -> spaces.ObservationReader:
     """How observations of n environments at once are read: Box, Discrete, and a Dict of them."""
     from gymnasium.spaces import Box, Dict
 
     if isinstance(space, Dict):
         parts = {name: many(part) for name, part in space.spaces.items()}
-        return spaces.Seen(
+        return spaces.ObservationReader(
             {name: part.spec for name, part in parts.items()},
             lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
         )
     if isinstance(space, Box) and _channels_first(space):
         channels, height, width = space.shape
         spec = jax.ShapeDtypeStruct((height, width, channels), np.uint8)
-        return spaces.Seen(spec, lambda seen: np.ascontiguousarray(np.moveaxis(seen, 1, -1)))
+        return spaces.ObservationReader(spec, lambda seen: np.ascontiguousarray(np.moveaxis(seen, 1, -1)))
     single = spaces.observations(space)
     if isinstance(space, Box):
         return single._replace(read=_rows(single.spec))

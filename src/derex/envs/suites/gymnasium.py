@@ -34,7 +34,7 @@ class Gymnasium:
         *,
         horizon: int | None = None,
         success_return: float | None = None,
-        seen: spaces.Seen | None = None,
+        seen: spaces.ObservationReader | None = None,
     ):
         """Takes an environment that is made.
 
@@ -76,8 +76,15 @@ class DrawnGymnasium(Gymnasium):
     """One that draws itself: it was made with `render_mode="rgb_array"`."""
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """Its own drawing."""
-        return np.asarray(self._env.render(), np.uint8)
+        """Its own drawing; raises `NotInstalled` if the drawing library is missing."""
+        from gymnasium.error import DependencyNotInstalled
+
+        try:
+            return np.asarray(self._env.render(), np.uint8)
+        except (DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise NotInstalled(
+                f"env: {self.spec.name} needs another package to draw itself, such as pygame: {error}"
+            ) from error
 
 
 def make(name: str) -> Gymnasium:

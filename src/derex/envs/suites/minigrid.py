@@ -18,7 +18,7 @@ from jaxtyping import Int32, UInt8
 from derex.envs.suites import common as words
 from derex.envs.suites.common import load, unknown
 from derex.envs.suites.gymnasium import DrawnGymnasium, made
-from derex.envs.suites.spaces import Seen
+from derex.envs.suites.spaces import ObservationReader
 from derex.types import Symbols, Words
 
 VIEW = (7, 7, 3)
@@ -82,7 +82,11 @@ def make(name: str) -> MiniGrid:
     if view != VIEW:
         raise ValueError(f"name: {name!r} shows {view}, expected {VIEW}.")
     return MiniGrid(
-        env, f"{suite}:{name}", horizon=_horizon(env), success_return=SUCCESS, seen=Seen(OBSERVATION, read)
+        env,
+        f"{suite}:{name}",
+        horizon=_horizon(env),
+        success_return=SUCCESS,
+        seen=ObservationReader(OBSERVATION, read),
     )
 
 

@@ -83,7 +83,7 @@ def make_range(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"]) -> Range
 GREY_RANK = 2
 
 
-class Seen(NamedTuple):
+class ObservationReader(NamedTuple):
     """What a space of observations is to us."""
 
     spec: Any
@@ -91,7 +91,7 @@ class Seen(NamedTuple):
     """from the package's observation to ours"""
 
 
-class Acted(NamedTuple):
+class ActionWriter(NamedTuple):
     """What a space of actions is to us."""
 
     spec: ActionSpec
@@ -99,19 +99,19 @@ class Acted(NamedTuple):
     """from our action to the package's; wrong ones raise"""
 
 
-def observations(space: Any) -> Seen:
+def observations(space: Any) -> ObservationReader:
     """How observations of the space are read; dicts and tuples stay what they are."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
         parts = {name: observations(part) for name, part in space.spaces.items()}
-        return Seen(
+        return ObservationReader(
             {name: part.spec for name, part in parts.items()},
             lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
         )
     if isinstance(space, spaces.Tuple):
         several = [observations(part) for part in space.spaces]
-        return Seen(
+        return ObservationReader(
             tuple(part.spec for part in several),
             lambda seen: tuple(part.read(each) for part, each in zip(several, seen, strict=True)),
         )
@@ -131,29 +131,31 @@ def observations(space: Any) -> Seen:
     )
 
 
-def numbers(shape: tuple[int, ...], dtype: Any) -> Seen:
+def numbers(shape: tuple[int, ...], dtype: Any) -> ObservationReader:
     """Pictures stay bytes, grey ones get a channel of one; all other numbers become float32."""
     kept = np.dtype(np.uint8 if np.dtype(dtype) == np.uint8 else np.float32)
     ours = (*shape, 1) if kept == np.uint8 and len(shape) == GREY_RANK else tuple(shape)
-    return Seen(jax.ShapeDtypeStruct(ours, kept), lambda seen: np.asarray(seen, kept).reshape(ours))
+    return ObservationReader(
+        jax.ShapeDtypeStruct(ours, kept), lambda seen: np.asarray(seen, kept).reshape(ours)
+    )
 
 
-def acts(space: Any) -> Acted:
+def acts(space: Any) -> ActionWriter:
     """How actions of the space are written."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
         n, start = int(space.n), int(space.start)
-        return Acted(Discrete(n), lambda action: np.int64(choice(action, n) + start))
+        return ActionWriter(Discrete(n), lambda action: np.int64(choice(action, n) + start))
     if isinstance(space, spaces.MultiBinary):
         twos = (2,) * int(np.prod(space.shape))
-        return Acted(
+        return ActionWriter(
             MultiDiscrete(twos),
             lambda action: choices(action, twos).reshape(space.shape).astype(np.int8),
         )
     if isinstance(space, spaces.MultiDiscrete):
         sizes = tuple(int(size) for size in space.nvec.ravel())
-        return Acted(
+        return ActionWriter(
             MultiDiscrete(sizes),
             lambda action: (choices(action, sizes).reshape(space.shape) + space.start).astype(space.dtype),
         )
@@ -165,7 +167,7 @@ def acts(space: Any) -> Acted:
     )
 
 
-def _box(space: Any) -> Acted:
+def _box(space: Any) -> ActionWriter:
     bounds = make_range(space.low, space.high)
     whole = np.dtype(space.dtype).kind in "iu"
 
@@ -174,14 +176,14 @@ def _box(space: Any) -> Acted:
         # casting may round past a bound by the last bit
         return np.clip((np.rint(scaled) if whole else scaled).astype(space.dtype), space.low, space.high)
 
-    return Acted(bounds.spec, write)
+    return ActionWriter(bounds.spec, write)
 
 
-def _symbols(sizes: np.ndarray, start: np.ndarray) -> Seen:
+def _symbols(sizes: np.ndarray, start: np.ndarray) -> ObservationReader:
     spec = Symbols((len(sizes),), tuple(int(size) for size in sizes), np.int32)
-    return Seen(spec, lambda seen: (np.asarray(seen).ravel() - start).astype(np.int32))
+    return ObservationReader(spec, lambda seen: (np.asarray(seen).ravel() - start).astype(np.int32))
 
 
-def _words() -> Seen:
+def _words() -> ObservationReader:
     spec = Words()
-    return Seen(spec, lambda text: words.encode(text, spec))
+    return ObservationReader(spec, lambda text: words.encode(text, spec))

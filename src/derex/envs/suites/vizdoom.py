@@ -55,7 +55,9 @@ class VizDoom:
         self._game.set_episode_timeout(0)
         horizon = -(-frames // repeats) if frames else HORIZON
         self._parts = _parts(env.observation_space)
-        seen = spaces.Seen({part: of.spec for part, of in self._parts.items()}, lambda _: self._look())
+        seen = spaces.ObservationReader(
+            {part: of.spec for part, of in self._parts.items()}, lambda _: self._look()
+        )
         self._task = Gymnasium(env, name, horizon=horizon, success_return=success_return, seen=seen)
         self.spec = self._task.spec
         self._repeats, self._pressed = repeats, _buttons(env)
@@ -115,7 +117,7 @@ def names() -> list[str]:
     return sorted(name for name in load("gymnasium", "vizdoom").registry if name.startswith("Vizdoom"))
 
 
-def _parts(space: Any) -> dict[str, spaces.Seen]:
+def _parts(space: Any) -> dict[str, spaces.ObservationReader]:
     """Pictures at our size, all else as its space says; each is read from the game's own buffer."""
     return {
         name: _picture(part) if len(part.shape or ()) == PICTURE_RANK else spaces.observations(part)
@@ -124,10 +126,12 @@ def _parts(space: Any) -> dict[str, spaces.Seen]:
     }
 
 
-def _picture(space: Any) -> spaces.Seen:
+def _picture(space: Any) -> spaces.ObservationReader:
     channels = space.shape[-1]
     spec = jax.ShapeDtypeStruct((HEIGHT, WIDTH, channels), np.uint8)
-    return spaces.Seen(spec, lambda seen: resized(seen.reshape(*seen.shape[:2], channels), HEIGHT, WIDTH))
+    return spaces.ObservationReader(
+        spec, lambda seen: resized(seen.reshape(*seen.shape[:2], channels), HEIGHT, WIDTH)
+    )
 
 
 def _buttons(env: Any) -> Callable[[Any], list[float]]:
