@@ -1,6 +1,7 @@
-"""A small convolutional encoder whose gradient is fast on processors and accelerators alike.
+"""Image encoders: a small strided convolutional network, and the residual network of appendix B's agents.
 
-The residual image network of appendix B's agents (Espeholt et al. 2018, figure 3, right): for 72 × 96 pictures.
+The residual network (Espeholt et al. 2018, figure 3, right) is for 72 × 96 images. Images are height × width ×
+channels; bytes are read as fractions of 255.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def convolve_by_patches(image: Float[Array, "h w c"], weight: Float[Array, "n d"
 
 
 def convolve(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
-    """The same through XLA's convolution."""
+    """The same convolution through XLA."""
     height, width, channels = image.shape
     h, w = -(-height // STRIDE), -(-width // STRIDE)
     out = lax.conv_general_dilated(
@@ -65,7 +66,7 @@ def convolve(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float
 
 
 def scale_pixels(image: Image) -> Float[Array, "h w c"]:
-    """Bytes as fractions of 255, truths as 0 and 1; other images as they are."""
+    """Bytes as fractions of 255, booleans as 0 and 1; other images unchanged."""
     if image.dtype == jnp.bool_:
         return image.astype(jnp.float32)
     return image / 255.0 if image.dtype == jnp.uint8 else image
@@ -74,8 +75,8 @@ def scale_pixels(image: Image) -> Float[Array, "h w c"]:
 class Conv(eqx.Module):
     """Strided 3×3 convolutions down to 8×8 or less, a hidden layer, and a linear one to k numbers.
 
-    Images are height × width × channels; bytes are read as fractions of 255. The mean training image is subtracted:
-    what is the same in every frame says nothing, and its constant activations would drown the little that differs.
+    The mean training image is subtracted: constant parts of the image carry no information, and their activations would
+    dominate the few pixels that differ.
     """
 
     mean: Fixed
@@ -119,7 +120,7 @@ BLOCKS = 2  # in each section
 
 
 class SameConvolution(eqx.Module):
-    """3×3 with zero padding: as many rows and columns come out."""
+    """3×3 convolution with zero padding and stride 1."""
 
     weight: Float[Array, "3 3 channels filters"]
     bias: Float[Array, " filters"]
@@ -139,7 +140,7 @@ class SameConvolution(eqx.Module):
 
 
 class ResidualBlock(eqx.Module):
-    """x + conv(relu(conv(relu(x)))). It begins as nearly nothing, so that depth does not change the scale."""
+    """x + conv(relu(conv(relu(x)))); the residual is small at first, so that depth does not change the scale."""
 
     first: SameConvolution
     second: SameConvolution
@@ -154,7 +155,7 @@ class ResidualBlock(eqx.Module):
 
 
 class ResidualSection(eqx.Module):
-    """A convolution, the largest of 3×3 at every second place, and residual blocks."""
+    """A convolution, 3×3 max-pooling with stride 2, and residual blocks."""
 
     enter: SameConvolution
     blocks: tuple[ResidualBlock, ...]
@@ -172,10 +173,8 @@ class ResidualSection(eqx.Module):
 
 
 def max_pool(image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 c"]:
-    """The largest of 3×3 at every second place."""
-    lowest = np.asarray(
-        -np.inf, image.dtype
-    )  # a constant: else this is not known as a maximum, and has no gradient
+    """3×3 max-pooling with stride 2."""
+    lowest = np.asarray(-np.inf, image.dtype)  # a constant: JAX differentiates a recognised maximum only
     return lax.reduce_window(image, lowest, lax.max, (KERNEL, KERNEL, 1), (2, 2, 1), "SAME")
 
 

@@ -1,10 +1,8 @@
-"""Matrix products in half precision: bfloat16 operands, everything between two products in single precision.
+"""Building blocks of encoders: half-precision products, and parts that are set from data once and never trained.
 
-A network is trained in single precision and cast where it is read; gradients go back through the cast. What a
-product takes is rounded, what is summed up from step to step (an LSTM's cell) and what is compared (losses, values,
-log-probabilities) is not. A network in single precision does exactly what it does without this module.
-
-Parts of a network that are set from data once and never trained.
+Networks are trained in single precision. With `bfloat16` the operands of matrix products are cast where they are used,
+and gradients flow back through the cast; sums over steps (an LSTM's cell), losses, values and log-probabilities stay in
+single precision. A network in `float32` is not affected by this module.
 """
 
 from __future__ import annotations
@@ -21,10 +19,11 @@ from jaxtyping import Float, Num, PyTree, Shaped
 
 PRECISIONS = ("float32", "bfloat16")
 HALF = jnp.dtype(jnp.bfloat16)
+BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
 
 
 def cast_to_precision(module: Any, precision: str) -> Any:
-    """The module with its trained arrays in that precision; what is `Fixed`, such as a mean, stays as it is."""
+    """Cast the trained arrays of a module; `Fixed` parts, such as a mean, keep their precision."""
     if precision not in PRECISIONS:
         raise ValueError(f"compute: expected one of {', '.join(PRECISIONS)}; got {precision!r}.")
     if precision == "float32":
@@ -34,31 +33,28 @@ def cast_to_precision(module: Any, precision: str) -> Any:
 
 
 def match_precision(x: Shaped[Array, "*shape"], weight: Array) -> Shaped[Array, "*shape"]:
-    """x in half precision if the weight is, else as it is: a product of mixed operands would be a slow one."""
+    """Cast x to half precision if the weight is: products of mixed operands are slow."""
     return x.astype(HALF) if weight.dtype == HALF else x
 
 
 def to_float32(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """x in single precision if it was in half."""
+    """Cast half precision to single precision; other dtypes are unchanged."""
     return x.astype(jnp.float32) if x.dtype == HALF else x
 
 
 def matmul(x: Shaped[Array, "*rows n"], weight: Float[Array, "n m"]) -> Float[Array, "*rows m"]:
-    """x W, in the precision of W; never less than single precision comes out."""
+    """x W in the precision of W; the result has at least single precision."""
     return to_float32(match_precision(x, weight) @ weight)
 
 
-BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
-
-
 class Fixed(eqx.Module):
-    """Something that the optimiser does not see: an array, or a whole network."""
+    """A value that the optimiser does not train: an array, or a whole network."""
 
     value: Any
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """A mask over a tree of modules: floating-point arrays outside of `Fixed`."""
+    """A boolean mask over a tree of modules: True for floating-point arrays outside of `Fixed`."""
 
     def mask(leaf: PyTree) -> PyTree:
         return jax.tree.map(lambda _: False, leaf) if isinstance(leaf, Fixed) else eqx.is_inexact_array(leaf)
@@ -67,7 +63,7 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 class Standardise(eqx.Module):
-    """(x - mean) / reach, reach the largest distance from the mean: one-hot stays one-hot, any unit becomes order 1."""
+    """(x - mean) / reach, with reach the largest distance from the mean: sparse inputs stay sparse, units cancel."""
 
     mean: Fixed
     reach: Fixed
@@ -88,6 +84,6 @@ class Standardise(eqx.Module):
 
 
 def iterate_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The array in pieces of bounded size, for one pass over data larger than memory."""
+    """Yield the array in blocks of bounded size, for one pass over data larger than memory."""
     rows = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     return (array[i : i + rows] for i in range(0, len(array), rows))

@@ -1,24 +1,21 @@
-"""A long short-term memory over whole streams at once, with resets where episodes begin.
+"""Cores: modules that turn the embeddings of whole streams into beliefs, with memory (`LSTM`) or without.
 
-A scan's time is one small matrix product after another, so all that need not wait for the previous step is taken out of
-it: inputs are projected in one product before, and the gradient of the recurrent weight is one product after
-(reverse-mode differentiation of the plain scan would add a whole weight matrix at every step).
+The time of a scan is one small matrix product after another, so everything that does not depend on the previous step is
+moved out of it: inputs are projected in one product before, and the gradient of the recurrent weight is one product
+after (reverse-mode differentiation of the plain scan would add a whole weight matrix at every step).
+
+A core is an Equinox module with `width`, `initial(*batch)` and a call (inputs, keep, memory) -> (outputs, memory) like
+that of `LSTM`. A new core is a module and one entry in `CORES`; user code may add its own and name it in
+`AgentConfig.core`.
 
 Shapes: T steps, B streams, H units; gates in the order input, forget, cell, output.
-
-Cores of an agent: what turns embeddings into beliefs, with or without memory.
-
-A core is an Equinox module with `width`, `initial(*batch)` and a call on whole streams at once, as `LSTM` has. A new
-one is a module and one line in `CORES`; a program of your own adds its own there, and names it in `AgentConfig.core`.
-
-Shapes: T steps, B streams, H units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,11 +26,11 @@ from jaxtyping import Float, PRNGKeyArray
 from derex.networks.layers import match_precision, matmul
 
 GPU_UNROLL = 4
-FORGET_BIAS = 1.0  # remember by default, so that gradients reach far back from the first update
+FORGET_BIAS = 1.0  # remember by default, so that early gradients reach far back
 
 
 class LSTMState(NamedTuple):
-    """What is carried from step to step."""
+    """Hidden state and cell carried from step to step."""
 
     hidden: Float[Array, "*B H"]
     cell: Float[Array, "*B H"]
@@ -42,8 +39,8 @@ class LSTMState(NamedTuple):
 class LSTM(eqx.Module):
     """i, f, o = σ(·), g = tanh(·) of x_t W_x + h_{t-1} W_h + c;  c_t = f c_{t-1} + i g;  h_t = o tanh c_t.
 
-    Gives out h_t, or with `residual` h_t + x_t: h_t stays within ±1 and at first hardly tells inputs apart, so that
-    whoever has to learn much about the present step in few updates reads it past the gates.
+    Returns h_t, or with `residual` h_t + x_t: h_t stays within ±1 and hardly distinguishes inputs at first, so the
+    residual path speeds up learning about the present step.
     """
 
     input_weight: Float[Array, "size 4*H"]
@@ -80,8 +77,8 @@ class LSTM(eqx.Module):
         return outputs + inputs if self.residual else outputs, memory
 
 
-def unroll() -> int:
-    """Steps of a scan in one iteration of its loop: fewer, larger iterations pay where launching one is what costs."""
+def scan_unroll() -> int:
+    """Steps per loop iteration of a scan: fewer, larger iterations pay off where launches dominate."""
     return GPU_UNROLL if jax.default_backend() == "gpu" else 1
 
 
@@ -100,21 +97,14 @@ def scan(
 def _forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
     def step(memory: LSTMState, inputs: tuple[Array, Array]):
         x, kept = inputs
-        gates = x + matmul(memory.hidden * kept[:, None], weight)
-        gates = _activated(gates)
-        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        i, f, g, o = jnp.split(x + matmul(memory.hidden * kept[:, None], weight), 4, axis=-1)
+        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
         cell = f * memory.cell * kept[:, None] + i * g
         hidden = o * jnp.tanh(cell)
-        return LSTMState(hidden, cell), (hidden, cell, gates)
+        return LSTMState(hidden, cell), (hidden, cell, jnp.concatenate([i, f, g, o], axis=-1))
 
-    memory, outputs = jax.lax.scan(step, memory, (projected, keep), unroll=unroll())
+    memory, outputs = jax.lax.scan(step, memory, (projected, keep), unroll=scan_unroll())
     return outputs, memory
-
-
-def _activated(gates: Float[Array, "B G"]) -> Float[Array, "B G"]:
-    """σ on the first, second and fourth quarter, tanh on the third."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    return jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
 
 
 def _scan_forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
@@ -147,7 +137,7 @@ def _scan_backward(saved: tuple, gradients: tuple[Array, LSTMState]):
         return LSTMState(matmul(d_gates, weight.T) * kept, d_cell * f * kept), d_gates
 
     inputs = (d_outputs, gates, cell, cell_before, kept)
-    d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True, unroll=unroll())
+    d_memory, d_gates = jax.lax.scan(step, d_last, inputs, reverse=True, unroll=scan_unroll())
     d_weight = jnp.einsum(
         "tbh,tbg->hg", match_precision(hidden_before, weight), match_precision(d_gates, weight)
     )
@@ -157,28 +147,8 @@ def _scan_backward(saved: tuple, gradients: tuple[Array, LSTMState]):
 scan.defvjp(_scan_forward, _scan_backward)
 
 
-@runtime_checkable
-class Core(Protocol):
-    """F₂: b_t from what came up to t."""
-
-    @property
-    def width(self) -> int:
-        """Number of units H."""
-        ...
-
-    def initial(self, *batch: int) -> Any:
-        """Nothing remembered: a pytree of arrays that begin with the axes of `batch`."""
-        ...
-
-    def __call__(
-        self, inputs: Float[Array, "T B size"], keep: Float[Array, "T B"], memory: Any
-    ) -> tuple[Float[Array, "T B H"], Any]:
-        """Outputs of all steps and the memory after the last; `keep` 0 forgets everything before that step."""
-        ...
-
-
 class FeedForward(eqx.Module):
-    """One rectified layer, each step by itself: b_t depends on o_t and a_{t-1} alone."""
+    """One rectified layer without memory: b_t depends on o_t and a_{t-1} only."""
 
     weight: Float[Array, "size H"]
     bias: Float[Array, " H"]
@@ -205,7 +175,7 @@ CORES: dict[str, Callable[..., Any]] = {"lstm": partial(LSTM, residual=True), "f
 
 
 def make_core(name: str, size: int, width: int, *, key: PRNGKeyArray) -> Any:
-    """The core of that name."""
+    """Build the core of that name in `CORES`."""
     if name not in CORES:
         raise ValueError(f"agent.core: expected one of {', '.join(CORES)}; got {name!r}.")
     return CORES[name](size, width, key=key)
