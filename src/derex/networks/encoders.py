@@ -2,11 +2,11 @@
 
 An encoder is an Equinox module that maps *one* observation to k numbers. Two methods are optional:
 
-- `features(x)`: what its last, linear layer reads. `derex.decomposition.bonus` uses it to recognise inputs unlike any
-  the encoder was trained on.
+- `features(x)`: the input of its last, linear layer, by which `derex.decomposition.bonus` recognises inputs unlike any
+  in training.
 - `prepared(rows)`: the module with its `Fixed` parts set from the training rows, once, before training.
 
-A new encoder is a module and one line in `ENCODERS`.
+A new encoder is a module and one entry in `ENCODERS`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ InputKind = Literal["ids", "vectors", "images"]
 
 
 class InputSpec(NamedTuple):
-    """What one side's observations look like."""
+    """Shape, kind and dtype of one side's observations."""
 
     shape: tuple[int, ...]  # of one observation; () for ids
     n_ids: int = 0  # size of the table, for ids
     kind: InputKind | None = None  # None: anything, for the user's own modules
-    dtype: str = "float32"  # in which the network sees them
+    dtype: str = "float32"  # of the network's input
 
 
 class Tabular(eqx.Module):
-    """A row of its own for every state: f(x_s) = Uᵀ x_s with x_s one-hot (Section 3).
+    """One row per state: f(x_s) = Uᵀ x_s with x_s one-hot (Section 3).
 
-    Stored as U_s, with f(s) = U_s c_s and c_s = d(s)^-½ fixed: the singular functions of rare states are large, like
-    d(s)^-½, and would take as many more steps to reach. Initial values of f do not depend on c.
+    f(s) = U_s c_s with c_s = d(s)^-½ fixed: the singular functions of rare states are large, like d(s)^-½, and would
+    take as many more steps to learn. Initial values of f do not depend on c.
     """
 
     table: Float[Array, "n k"]
@@ -60,7 +60,7 @@ class Tabular(eqx.Module):
 
 
 def count_ids(ids: np.ndarray, size: int) -> Int[np.ndarray, " size"]:
-    """How often each of the ids 0, …, size - 1 occurs, in one pass."""
+    """Count the occurrences of the ids 0, …, size - 1 in one pass."""
     total = np.zeros(size, np.int64)
     for block in iterate_blocks(ids):
         total += np.bincount(block, minlength=size)
@@ -88,7 +88,7 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Two hidden layers of rectified units by default."""
+    """A multi-layer perceptron with two hidden ReLU layers by default."""
 
     scale: Standardise
     hidden: tuple[eqx.nn.Linear, ...]
@@ -117,7 +117,7 @@ class MLP(eqx.Module):
 
 
 class EncoderKind(NamedTuple):
-    """How a named encoder is fed, built and trained by default."""
+    """Inputs, default learning rate and builder of a named encoder."""
 
     inputs: InputKind
     learning_rate: float

@@ -1,20 +1,15 @@
-"""The architecture of Section 5 and appendix B: histories through a forward LSTM, futures through a reverse one.
+"""The architecture of Section 5 and appendix B (F₁, F₂, F₃ and the heads f, g), and the futures that histories predict.
 
-F₁ embeds each observation together with the previous action. F₂ reads the embeddings forwards:
-b_t = F₂(F₁(O_0), …, F₁(O_t)). F₃ reads them backwards from the end of a test:
-b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})). f and g are heads on b_t and b'_{t+1}: a projection and one layer, so that
-whoever else reads b_t, such as a policy, has it to itself.
+F₁ embeds each observation together with the previous action. F₂, a forward LSTM, gives b_t = F₂(F₁(O_0), …, F₁(O_t)).
+F₃, a reverse LSTM, runs from the end of a test: b'_{t+1} = F₃(F₁(O_{t+L}), …, F₁(O_{t+1})). f and g are heads on b_t
+and b'_{t+1}: a projection and one layer, so that other readers of b_t, such as a policy, do not share it.
 
-Shapes: B streams, T steps, H units.
+The test of a history h_t = (o_0, a_0, …, o_t) is τ = (a_t, o_{t+1}, …, o_{t+L}). Run to a fixed horizon, as in the
+paper, its length reveals t, and every function of t is predicted without error: the leading singular functions are
+clocks. With L drawn independently of t they are not; the last histories of an episode, too short for some L, must
+then be left out of Σ̂ altogether, or L would depend on t again.
 
-What a history is paired with: the test that follows it (Section 5), or the next history.
-
-A test of history h_t = (o_0, a_0, …, o_t) is τ = (a_t, o_{t+1}, …, o_{t+L}). Where it ends matters. Run to a fixed
-horizon, as in the paper, its length reveals t, and every function of t is predicted without error: the leading singular
-functions are clocks. With L drawn independently of t they are not; then the last histories of an episode, which some L
-would not fit, have to stay out of Σ̂ altogether, or L would depend on t again.
-
-Shapes: B streams, T steps, S stretches of a stream, L steps of a stretch, H units, k features.
+Shapes: B streams, T steps, S segments of a stream, L steps of a segment, H units, k features.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ from derex.networks.recurrent import LSTM, LSTMState
 from derex.types import Indexed, Trajectories
 
 SMALLEST_SPREAD = 1e-6
-ACTION_SCALE = 0.3  # of random actions, which say little of the state, against observations at 1
+ACTION_SCALE = 0.3  # of random actions, which carry little about the state, against observations at 1
 
 
 class Embedding(eqx.Module):
@@ -58,7 +53,7 @@ class Embedding(eqx.Module):
         *,
         key: PRNGKeyArray,
     ):
-        """`size` numbers come out of the encoder; an action is one of `choices`, or a vector of as many numbers."""
+        """`size` is the encoder's output size; an action is one of `choices`, or a vector of that size."""
         initial = jax.nn.initializers.lecun_normal()
         observation_key, action_key = jax.random.split(key)
         self.encoder = encoder
@@ -67,45 +62,44 @@ class Embedding(eqx.Module):
         self.bias = jnp.zeros(width)
 
     def calibrate(self, observations: Any) -> Embedding:
-        """The same, with what observations say of mean 0 and variance 1 over these rows, as what actions say is.
+        """Rescale the observation's contribution to mean 0 and variance 1 over these rows, like that of actions.
 
-        Frames that differ in a few pixels would otherwise hardly be heard at first.
+        Frames that differ in a few pixels would otherwise have almost no effect at first.
         """
-        rows = self._encoded(observations) @ self.from_observation
+        rows = encode_rows(self.encoder, observations) @ self.from_observation
         spread = jnp.maximum(jnp.std(rows - rows.mean(axis=0)), SMALLEST_SPREAD)
         weight, bias = self.from_observation / spread, -rows.mean(axis=0) / spread
         return eqx.tree_at(lambda e: (e.from_observation, e.bias), self, (weight, bias))
 
     def embed_observations(self, observation: Any, batch: tuple[int, ...]) -> Float[Array, "*batch width"]:
-        """What the observations say; those that recur are encoded once."""
+        """The observations' contribution to F₁; `Indexed` ones are encoded once."""
         if isinstance(observation, Indexed):
-            return matmul(self._encoded(observation.values), self.from_observation)[observation.index]
+            return matmul(encode_rows(self.encoder, observation.values), self.from_observation)[
+                observation.index
+            ]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), observation)
-        return matmul(self._encoded(flat), self.from_observation).reshape(*batch, -1)
+        return matmul(encode_rows(self.encoder, flat), self.from_observation).reshape(*batch, -1)
 
     def embed_actions(self, previous_action: Array) -> Float[Array, "*batch width"]:
-        """What the previous actions say: nothing where there is none."""
+        """The previous actions' contribution to F₁; 0 for `NO_ACTION`."""
         if jnp.issubdtype(previous_action.dtype, jnp.integer):
             previous_action = jax.nn.one_hot(previous_action, len(self.from_action))
         return matmul(previous_action, self.from_action)
 
     def combine(self, observed: Array, acted: Array | float) -> Float[Array, "*batch width"]:
-        """F₁ of both."""
+        """F₁ from both contributions."""
         return jax.nn.relu(observed + acted + self.bias)
-
-    def _encoded(self, observations: Any) -> Float[Array, "n size"]:
-        return encode_rows(self.encoder, observations)
 
 
 def make_embedding(observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray) -> Embedding:
-    """F₁ of an agent that has seen nothing yet: `action` numbers encode an action."""
+    """Build an untrained F₁ for actions encoded in `action` numbers."""
     encoder_key, key = jax.random.split(key)
     encoder = UnitScale(make_encoder(list(observation), width, key=encoder_key))
     return Embedding(encoder, width * len(observation), action, width, ACTION_SCALE, key=key)
 
 
 class Head(eqx.Module):
-    """A projection of a belief, and one layer from it to k numbers."""
+    """A rectified projection of a belief, and a linear layer to k numbers."""
 
     projection: eqx.nn.Linear
     out: eqx.nn.Linear
@@ -120,7 +114,7 @@ class Head(eqx.Module):
 
 
 class Embedded(eqx.Module):
-    """Streams after F₁, once as histories read them and once as tests do."""
+    """F₁ of streams, as the input of histories and of tests."""
 
     history: Float[Array, "B T width"]
     test: Float[Array, "B T width"]
@@ -135,7 +129,7 @@ class HistoryNetworks(eqx.Module):
     f: Any  # belief -> (k,)
     g: Any
     test_actions: bool = eqx.field(static=True)
-    """whether tests hold the actions that were taken along them, or observations alone"""
+    """whether tests include the actions along them, or observations only"""
 
     def embed(self, trajectories: Trajectories) -> Embedded:
         """F₁ of every step."""
@@ -154,7 +148,7 @@ class HistoryNetworks(eqx.Module):
 
 
 def apply_per_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
-    """A head's outputs for all beliefs, or for all observations: a pytree of arrays (B, T, …)."""
+    """Apply a head to all beliefs, or to all observations: a pytree of arrays (B, T, …)."""
     if not getattr(head, "reads_rows", False):
         return jax.vmap(jax.vmap(head))(inputs)
     batch = jax.tree.leaves(inputs)[0].shape[:2]
@@ -164,7 +158,7 @@ def apply_per_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B
 
 @runtime_checkable
 class PairNetworks(Protocol):
-    """What reads histories and futures once they are embedded; `HistoryNetworks`, or an agent's own heads."""
+    """Networks on embedded histories and futures: `HistoryNetworks`, or an agent's own heads."""
 
     f: Any  # belief -> (k,)
     g: Any
@@ -173,19 +167,19 @@ class PairNetworks(Protocol):
 
 @runtime_checkable
 class Future(Protocol):
-    """A kind of future: pure, hashable, and drawn apart from the networks that read it."""
+    """A kind of future that histories predict: pure and hashable, independent of the networks."""
 
     @property
     def needs(self) -> int:
-        """Fewest further steps of its episode that a history must have to count."""
+        """Steps of its episode that must follow a history for it to count."""
         ...
 
     def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
-        """What is random about the futures of each stream, drawn on the host."""
+        """Draw the random phase of each stream's futures on the host."""
         ...
 
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
-        """The same, drawn where the networks run."""
+        """Draw the random phases on the device."""
         ...
 
     def read(
@@ -196,7 +190,7 @@ class Future(Protocol):
         left: Int[Array, "B T"],
         phase: Int[Array, " B"],
     ) -> Float[Array, "B T k"]:
-        """g of what begins at each step t + 1: column t + 1 belongs to history t."""
+        """g of the future that begins at each step; column t + 1 belongs to history t."""
         ...
 
 
@@ -204,8 +198,8 @@ class Future(Protocol):
 class BoundedTests:
     """Tests of 1 ≤ L ≤ `longest` steps, uniform and independent of t.
 
-    In each stream tests end at every `longest`-th step, counted from a phase that is drawn uniformly: whatever t, the
-    next end is 1, …, longest steps away with equal probability. All tests with the same end share one backward reading.
+    In each stream tests end at every `longest`-th step, counted from a uniform random phase: for any t, the next end is
+    1, …, longest steps away with equal probability. All tests with the same end share one backward pass.
     """
 
     longest: int
@@ -230,7 +224,7 @@ class BoundedTests:
 
 @dataclass(frozen=True)
 class TestsToEnd:
-    """The paper's τ: to the end of the episode, or of what the stream holds of it."""
+    """The paper's τ: to the end of the episode, or of its part in the stream."""
 
     needs: int = 1
     __test__: ClassVar[bool] = False  # not for pytest
@@ -245,13 +239,13 @@ class TestsToEnd:
         self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
     ) -> Float[Array, "B T k"]:
         assert networks.reverse is not None
-        backwards = read_backwards(networks.reverse, embedded.test, left, phase, left.shape[1], stretches=1)
+        backwards = read_backwards(networks.reverse, embedded.test, left, phase, left.shape[1], segments=1)
         return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)
 class NextHistory:
-    """h_{t+1}, read by f itself: the graph-drawing baseline with u = h, v = h' (appendix C)."""
+    """h_{t+1}, encoded by f itself: the graph-drawing baseline with u = h, v = h' (appendix C)."""
 
     needs: int = 1
 
@@ -268,7 +262,7 @@ class NextHistory:
 
 
 def make_future(tests: int | str, tied: bool) -> Future:
-    """What histories are paired with: tests of at most so many steps, or "to-end"; a tied objective has no tests."""
+    """Build the future: tests of at most `tests` steps, or "to-end"; a tied objective uses the next history."""
     if tied:
         return NextHistory()
     if tests == "to-end":
@@ -298,7 +292,7 @@ def read_pairs(
 def split_halves(
     f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
 ) -> tuple[Half, Half]:
-    """The first half of the streams against the second; a stream left over counts nowhere."""
+    """Split the streams into two halves; of an odd number, the last stream is left out."""
     half, k = len(f) // 2, f.shape[-1]
     f, g, weights = (part[: 2 * half].reshape(2, -1, *part.shape[2:]) for part in (f, g, counted))
     first, second = (Half(f[i].reshape(-1, k), g[i].reshape(-1, k), weights[i]) for i in range(2))
@@ -306,7 +300,7 @@ def split_halves(
 
 
 def count_steps_left(first: Bool[Array, "B T"], valid: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """How many more steps of its episode, in its stream, follow each step; -1 in the padding."""
+    """Count the steps of the same episode, in its stream, after each step; -1 in the padding."""
     last = jnp.concatenate([first[:, 1:] | ~valid[:, 1:], jnp.ones_like(first[:, :1])], axis=1)
     time = jnp.arange(first.shape[1])
     end = jax.lax.cummin(jnp.where(last, time, first.shape[1]), axis=1, reverse=True)
@@ -319,29 +313,27 @@ def read_backwards(
     left: Int[Array, "B T"],
     phase: Int[Array, " B"],
     longest: int,
-    stretches: int | None = None,
+    segments: int | None = None,
 ) -> Float[Array, "B T H"]:
-    """b'_t of every step: read from the next end, or the end of t's episode if that is nearer, back to t.
+    """b'_t of every step: F₃ from the next end, or the end of t's episode if that is nearer, back to t.
 
-    Ends are the steps phase, phase + longest, …. The stretches between them are folded side by side: the scan then has
+    Ends are the steps phase, phase + longest, …. The segments between them are processed side by side: the scan has
     `longest` steps instead of T.
     """
     B, T = left.shape
-    stretches = (T + longest - 2) // longest + 1 if stretches is None else stretches
-    folded = (
-        jnp.arange(stretches * longest) + phase[:, None] - longest + 1
-    )  # where in its stream each place is
-    # Places past the end repeat the last step, which is the end of its episode: reading begins there. Places before the
-    # beginning are read last of all, and nobody asks for them.
+    segments = (T + longest - 2) // longest + 1 if segments is None else segments
+    folded = jnp.arange(segments * longest) + phase[:, None] - longest + 1  # step of each place in its stream
+    # Places past the end repeat the last step, which ends its episode: the pass begins there. Places before the
+    # beginning come last and are not used.
     source = jnp.clip(folded, 0, T - 1)
     x = jnp.take_along_axis(embedded, source[..., None], axis=1)
     keep = jnp.take_along_axis(left, source, axis=1) > 0
 
     def fold(values: Array) -> Array:
         """(B, S·L, …) -> (L, B·S, …), backwards."""
-        return jnp.moveaxis(values.reshape(B * stretches, longest, *values.shape[2:]), 1, 0)[::-1]
+        return jnp.moveaxis(values.reshape(B * segments, longest, *values.shape[2:]), 1, 0)[::-1]
 
-    out, _ = lstm(fold(x), fold(keep).astype(embedded.dtype), lstm.initial(B * stretches))
-    out = jnp.moveaxis(out[::-1], 0, 1).reshape(B, stretches * longest, -1)
+    out, _ = lstm(fold(x), fold(keep).astype(embedded.dtype), lstm.initial(B * segments))
+    out = jnp.moveaxis(out[::-1], 0, 1).reshape(B, segments * longest, -1)
     unfolded = jnp.arange(T) - phase[:, None] + longest - 1
     return jnp.take_along_axis(out, unfolded[..., None], axis=1)

@@ -1,16 +1,9 @@
-"""What an observation consists of: from an environment's declaration to what encoders want to know.
+"""Encoders of whole observations, which may have several parts: images, numbers, symbols, instructions, amounts.
 
-Amounts: numbers of any size, such as rewards; h(x) keeps small ones as they are and tells large ones by order.
-
-Encoders of whole observations, which may have several parts: a picture, some numbers, symbols, an instruction.
-
-An observation is a pytree of arrays. Each part gets the encoder of its kind, and their outputs are joined. The encoder
-of a new kind is a module and one line in `PARTS`.
-
-Observations as plain numbers, for networks that read them without a choice of encoders, such as random ones.
-
-What names things is spelt out, since its numbers mean nothing: symbols one-hot, an instruction as how often it has each
-word. Everything else is as it comes.
+An observation is a pytree of arrays. `describe_parts` turns an environment's declaration into parts; each part gets the
+encoder of its kind (`PARTS`), and their outputs are concatenated. A new kind is a module and one entry in `PARTS`.
+`flatten_observation` is for networks without a choice of encoders, such as random ones: symbols become one-hots, an
+instruction its word counts, and everything else plain numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +26,10 @@ from derex.networks.tokens import Instructions, encode_one_hot, make_symbol_enco
 from derex.types import Amount, Symbols, Words
 
 IMAGE_RANK = 3
-SMALLEST_VOCABULARY = 2  # 0, which is no word, and one bucket
+SMALLEST_VOCABULARY = 2  # 0 (padding) and one bucket
+SLOPE = 0.001  # of h(x) far out, where the root hardly grows
+UNITS = 20
+SMALLEST_SQUARE = 1e-6
 
 
 class ByteNumbers(NamedTuple):
@@ -50,14 +46,14 @@ _KINDS: dict[type, str] = {ByteNumbers: "bytes", Symbols: "symbols", Words: "wor
 
 
 def infer_kind(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """What numbers of this shape and type are taken for: pictures have three axes, ids are single integers."""
+    """Infer the kind of an array: images have three axes, ids are single integers, the rest are vectors."""
     if len(shape) == IMAGE_RANK:
         return "images"
     return "ids" if shape == () and dtype.kind in "iu" else "vectors"
 
 
 def part_kind(part: Part) -> str:
-    """The name under which encoders of such a part are found."""
+    """The key of a part in `PARTS`."""
     return (part.kind or "vectors") if isinstance(part, InputSpec) else _KINDS[type(part)]
 
 
@@ -71,47 +67,32 @@ def describe_parts(observation: Any) -> tuple[Part, ...]:
 
 def _part(name: str, leaf: Any) -> Part:
     if isinstance(leaf, Symbols):
-        return _checked_symbols(name, leaf)
-    if isinstance(leaf, Words):
-        return _checked_words(name, leaf)
-    if isinstance(leaf, Amount):
+        numbers = leaf.shape[-1] if leaf.shape else 1
+        if len(leaf.sizes) != numbers or min(leaf.sizes, default=0) < 1:
+            raise ValueError(
+                f"{name}: Symbols of shape {leaf.shape} need {numbers} sizes of at least 1, one for each number of the "
+                f"last axis; got {leaf.sizes}."
+            )
+    if isinstance(leaf, Words) and (leaf.length < 1 or leaf.buckets < SMALLEST_VOCABULARY):
+        raise ValueError(
+            f"{name}: Words need a length of at least 1 and {SMALLEST_VOCABULARY} buckets or more (0 is padding); got "
+            f"length {leaf.length} and {leaf.buckets} buckets."
+        )
+    if isinstance(leaf, Symbols | Words | Amount):
         return leaf
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
     kind = infer_kind(shape, dtype)
     if kind == "ids":
         raise ValueError(
-            f"{name}: a single integer ({dtype}) of unknown range. If it names things, declare "
-            "Symbols((), (how many,)); if it counts, give it as a float or declare Amount()."
+            f"{name}: a single integer ({dtype}) of unknown range. If it is categorical, declare "
+            "Symbols((), (how many,)); if it is a count, give it as a float or declare Amount()."
         )
     if kind == "images" and dtype.kind in "iu" and dtype != np.uint8:
         raise ValueError(
-            f"{name}: integers ({dtype}) of shape {shape} are no picture, which has bytes or floats. Declare "
-            "Symbols(shape, sizes) if they name things, or give them as floats."
+            f"{name}: integers ({dtype}) of shape {shape} are not an image, which has bytes or floats. Declare "
+            "Symbols(shape, sizes) if they are categorical, or give them as floats."
         )
     return ByteNumbers(shape) if kind == "vectors" and dtype == np.uint8 else InputSpec(shape, kind=kind)
-
-
-def _checked_symbols(name: str, part: Symbols) -> Symbols:
-    numbers = part.shape[-1] if part.shape else 1
-    if len(part.sizes) != numbers or min(part.sizes, default=0) < 1:
-        raise ValueError(
-            f"{name}: Symbols of shape {part.shape} need {numbers} sizes of at least 1, one for each number of the "
-            f"last axis; got {part.sizes}."
-        )
-    return part
-
-
-def _checked_words(name: str, part: Words) -> Words:
-    if part.length < 1 or part.buckets < SMALLEST_VOCABULARY:
-        raise ValueError(
-            f"{name}: Words need a length of at least 1 and {SMALLEST_VOCABULARY} buckets or more (0 is no word); got "
-            f"length {part.length} and {part.buckets} buckets."
-        )
-    return part
-
-
-SLOPE = 0.001  # far out, where the root hardly grows
-UNITS = 20
 
 
 def signed_hyperbolic(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -120,7 +101,7 @@ def signed_hyperbolic(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 class Rectified(eqx.Module):
-    """Numbers of any shape, linear to a few units, then a rectifier (appendix B)."""
+    """Numbers of any shape through a linear layer and a ReLU (appendix B)."""
 
     layer: eqx.nn.Linear
 
@@ -133,14 +114,14 @@ class Rectified(eqx.Module):
 
 
 class Hyperbolic(eqx.Module):
-    """h of each number, and no more (appendix B)."""
+    """h of each number (appendix B)."""
 
     def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " size"]:
         return signed_hyperbolic(values).ravel()
 
 
 class AmountUnits(eqx.Module):
-    """h of each number, then a few rectified units."""
+    """h of each number, then a few ReLU units."""
 
     units: Rectified
 
@@ -152,7 +133,7 @@ class AmountUnits(eqx.Module):
 
 
 class Amounts(eqx.Module):
-    """The same, and a linear layer to `size` numbers."""
+    """`AmountUnits` and a linear layer to `size` numbers."""
 
     units: AmountUnits
     out: eqx.nn.Linear
@@ -164,9 +145,6 @@ class Amounts(eqx.Module):
 
     def __call__(self, values: Num[Array, "*shape"]) -> Float[Array, " size"]:
         return self.out(self.units(values))
-
-
-SMALLEST_SQUARE = 1e-6
 
 
 class Ids(eqx.Module):
@@ -182,7 +160,7 @@ class Ids(eqx.Module):
 
 
 class Vector(eqx.Module):
-    """A rectified layer or two on numbers of any shape, rescaled by what training saw."""
+    """Standardised numbers of any shape through an MLP with one hidden layer."""
 
     mlp: MLP
 
@@ -198,7 +176,7 @@ class Vector(eqx.Module):
 
 
 class Bytes(eqx.Module):
-    """Numbers from 0 to 255 as fractions, as in pictures, then as other numbers."""
+    """Bytes as fractions of 255, then as a vector."""
 
     vector: Vector
 
@@ -214,7 +192,7 @@ class Bytes(eqx.Module):
 
 
 class Parts(eqx.Module):
-    """Each part of an observation through its own encoder, joined in the order of the tree's leaves."""
+    """Each part of an observation through its own encoder, concatenated in the order of the tree's leaves."""
 
     encoders: tuple[Any, ...]
 
@@ -229,36 +207,36 @@ class Parts(eqx.Module):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether a part has a quicker way to read many observations than one by one."""
+        """Whether an encoder has a faster batched method `rows`."""
         return any(hasattr(encoder, "rows") for encoder in self.encoders)
 
     def rows(self, observations: Any) -> Float[Array, "n size"]:
-        """Many observations at once."""
+        """Encode many observations."""
         parts = zip(self.encoders, jax.tree.leaves(observations), strict=True)
         return jnp.concatenate([to_float32(encode_rows(encoder, rows)) for encoder, rows in parts], axis=-1)
 
 
 class UnitScale(eqx.Module):
-    """An encoder's outputs at root mean square 1, for use before there is data to calibrate by.
+    """An encoder with outputs rescaled to root mean square 1, for use before there is data to calibrate.
 
-    Sparse observations, such as one-hot coordinates, otherwise come out so small that they are hardly heard.
+    Sparse observations, such as one-hot coordinates, would otherwise give outputs too small to have an effect.
     """
 
     encoder: Parts
 
     def __call__(self, observation: Any) -> Float[Array, " size"]:
-        return _of_unit_scale(self.encoder(observation))
+        return _rescale(self.encoder(observation))
 
     def rows(self, observations: Any) -> Float[Array, "n size"]:
-        return jax.vmap(_of_unit_scale)(self.encoder.rows(observations))
+        return jax.vmap(_rescale)(self.encoder.rows(observations))
 
 
-def _of_unit_scale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
+def _rescale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
     return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
 
 
 def encode_rows(encoder: Any, observations: Any) -> Float[Array, "n size"]:
-    """Many observations through an encoder: by its own `rows` where it has it, else one by one."""
+    """Encode many observations: by the encoder's own `rows` if it has one, else with `vmap`."""
     return encoder.rows(observations) if hasattr(encoder, "rows") else jax.vmap(encoder)(observations)
 
 
@@ -282,14 +260,14 @@ def make_encoder(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Part
 
 
 def compute_flat_size(parts: tuple[Part, ...]) -> int:
-    """How many numbers an observation of these parts becomes."""
+    """Size of an observation after `flatten_observation`."""
     return sum(_size(part) for part in parts)
 
 
 def flatten_observation(
     parts: tuple[Part, ...], observation: Any, axes: tuple[int, ...]
 ) -> Float[Array, "*axes size"]:
-    """All parts of observations, which have these axes in front, side by side."""
+    """Flatten and concatenate the parts of observations with these leading axes."""
     leaves = jax.tree.leaves(observation)
     rows = [_numbers(part, leaf).reshape(*axes, -1) for part, leaf in zip(parts, leaves, strict=True)]
     return jnp.concatenate(rows, axis=-1)
@@ -308,7 +286,7 @@ def _numbers(part: Part, values: Array) -> Array:
 
 
 def word_counts(words: Integer[Array, "*axes length"], buckets: int) -> Float[Array, "*axes buckets"]:
-    """How often each word is there; 0, which is no word, counts as none."""
+    """Count each word of an instruction; 0 is padding."""
     rows = words.reshape(-1, words.shape[-1])
     counts = jnp.zeros((len(rows), buckets)).at[jnp.arange(len(rows))[:, None], rows].add(rows > 0)
     return counts.reshape(*words.shape[:-1], buckets)

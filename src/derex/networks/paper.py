@@ -1,9 +1,9 @@
-"""F₁ as in appendix B: every part embedded by itself, all of them and the last action joined by one layer.
+"""F₁ as in appendix B: every part is embedded separately; one layer joins the parts and the previous action.
 
-Pictures through a residual network or, as `appendix-conv`, through few convolutions, to 256; words to 20 and an LSTM of
-64; scalars and the last action to 20 rectified units; amounts, such as the last reward, through h(x).
-Departures: symbols, of which the paper has none, go to 256 rectified units, as do vectors of more than 20 numbers,
-which 20 units could not hold; and the joining layer is rectified, as F₁ is everywhere here.
+Images go through a residual network or, as `appendix-conv`, through few convolutions, to 256 numbers; words to 20 and
+an LSTM of 64; scalars and the previous action to 20 ReLU units; amounts, such as the last reward, through h(x).
+Departures: symbols, which the paper does not have, and vectors of more than 20 numbers go to 256 ReLU units; and the
+joining layer is rectified, as F₁ is everywhere here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ Builder = Callable[[Any, PRNGKeyArray], eqx.Module]
 
 
 class Features(eqx.Module):
-    """What the last, linear layer of an encoder reads, rectified; that layer itself is taken away."""
+    """An encoder without its last, linear layer: returns the rectified features."""
 
     encoder: Any
 
     def __init__(self, encoder: Conv | FlatSymbols | SymbolGrid):
-        if isinstance(encoder, SymbolGrid):
-            self.encoder = eqx.tree_at(lambda e: e.conv.out, encoder, None)
-        else:
-            self.encoder = eqx.tree_at(lambda e: e.out, encoder, None)
+        last = (lambda e: e.conv.out) if isinstance(encoder, SymbolGrid) else (lambda e: e.out)
+        self.encoder = eqx.tree_at(last, encoder, None)
 
     def __call__(self, part: Array) -> Float[Array, " size"]:
         return self.encoder.features(part)
@@ -51,16 +49,16 @@ class Fractions(eqx.Module):
         return self.encoder(values / 255.0)
 
 
-def units_for(shape: tuple[int, ...]) -> int:
-    """20, or 256 where there is more to hold."""
-    return UNITS if math.prod(shape) <= UNITS else FEATURES
+def _rectified(part: Any, key: PRNGKeyArray) -> Rectified:
+    """20 units, or 256 for more than 20 inputs."""
+    return Rectified(part.shape, UNITS if math.prod(part.shape) <= UNITS else FEATURES, key=key)
 
 
 APPENDIX: dict[str, Builder] = {
     "ids": lambda part, key: Ids(part.n_ids, UNITS, key=key),
     "images": lambda part, key: ResidualNetwork(part.shape, key=key),
-    "vectors": lambda part, key: Rectified(part.shape, units_for(part.shape), key=key),
-    "bytes": lambda part, key: Fractions(Rectified(part.shape, units_for(part.shape), key=key)),
+    "vectors": _rectified,
+    "bytes": lambda part, key: Fractions(_rectified(part, key)),
     "symbols": lambda part, key: Features(make_symbol_encoder(part, FEATURES, key=key)),
     "words": lambda part, key: Instructions(part.buckets, None, key=key),
     "amounts": lambda part, key: Hyperbolic(),
@@ -94,7 +92,7 @@ class AppendixEmbedding(Embedding):
 def make_agent_embedding(
     name: str, observation: tuple[Part, ...], action: int, width: int, *, key: PRNGKeyArray
 ) -> Embedding:
-    """F₁ of an agent that has seen nothing yet, by the name of its encoder."""
+    """Build the untrained F₁ of an agent by the name of its encoder."""
     if name == "plain":
         return make_embedding(observation, action, width, key=key)
     if name not in TABLES:
@@ -103,10 +101,6 @@ def make_agent_embedding(
     keys = jax.random.split(encoder_key, len(observation))
     made = (TABLES[name][part_kind(part)](part, each) for part, each in zip(observation, keys, strict=True))
     encoder = Parts(tuple(made))
-    return AppendixEmbedding(encoder, encoded_size(encoder, observation), action, width, key=key)
-
-
-def encoded_size(encoder: Parts, observation: tuple[Part, ...]) -> int:
-    """How many numbers come out."""
     example = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in observation)
-    return eqx.filter_eval_shape(encoder, example).shape[0]
+    size = eqx.filter_eval_shape(encoder, example).shape[0]
+    return AppendixEmbedding(encoder, size, action, width, key=key)

@@ -1,9 +1,8 @@
-"""Symbols: integers that name things, such as the tiles of a grid. Their order means nothing, so each is one-hot.
+"""Encoders of categorical inputs: symbols (such as the tiles of a grid) as one-hots, instructions through an LSTM.
 
-Instructions: words embedded in 20 numbers and read by an LSTM of 64 (appendix B).
-
-An instruction stays the same through an episode, and many streams have the same one. In a batch each is therefore read
-once (`encode_distinct_rows`): exact, whatever recurs and however often.
+Words are embedded in 20 numbers and encoded by an LSTM of 64 units (appendix B). An instruction stays the same through
+an episode, and many streams share one. In a batch each is therefore encoded once (`encode_distinct_rows`), with
+exact results.
 
 Shapes: N rows, L words.
 """
@@ -30,7 +29,7 @@ LARGEST_FLAT = 8192  # one-hot numbers; 9 × 9 tiles of three symbols have some 
 
 
 def encode_one_hot(values: Integer[Array, "*shape"], sizes: tuple[int, ...]) -> Float[Array, "*cells total"]:
-    """The numbers of the last axis, each one-hot, side by side; one that is out of its range is all 0."""
+    """Concatenated one-hots of the integers on the last axis; integers out of range give zeros."""
     numbers = values.reshape(*values.shape[:-1], len(sizes)) if values.ndim else values[None]
     return jnp.concatenate([jax.nn.one_hot(numbers[..., i], n) for i, n in enumerate(sizes)], axis=-1)
 
@@ -38,8 +37,8 @@ def encode_one_hot(values: Integer[Array, "*shape"], sizes: tuple[int, ...]) -> 
 class FlatSymbols(eqx.Module):
     """All one-hots through a rectified layer and a linear one.
 
-    The weights are drawn for as many active inputs as there are symbols: drawn for all inputs, of which most are 0,
-    outputs would be several times too small.
+    The initial scale counts active inputs, one per symbol: scaled by all inputs, of which most are 0, outputs would be
+    several times too small.
     """
 
     weight: Float[Array, "inputs size"]
@@ -65,7 +64,7 @@ class FlatSymbols(eqx.Module):
 
 
 class SymbolGrid(eqx.Module):
-    """One-hots as the channels of a picture, for grids whose flat layer would be large."""
+    """One-hots as channels of an image, for grids whose flat layer would be large."""
 
     conv: Conv
     sizes: tuple[int, ...] = eqx.field(static=True)
@@ -82,7 +81,7 @@ class SymbolGrid(eqx.Module):
 
 
 def make_symbol_encoder(part: Symbols, size: int, *, key: PRNGKeyArray) -> FlatSymbols | SymbolGrid:
-    """Flat where that is small, by convolutions where a grid is large."""
+    """A flat encoder for small inputs, a convolutional one for large grids."""
     inputs = math.prod(part.shape[:-1]) * sum(part.sizes)
     is_large_grid = len(part.shape) == GRID_RANK and inputs > LARGEST_FLAT
     return (SymbolGrid if is_large_grid else FlatSymbols)(part, size, key=key)
@@ -90,12 +89,12 @@ def make_symbol_encoder(part: Symbols, size: int, *, key: PRNGKeyArray) -> FlatS
 
 WORD, STATE = 20, 64
 OUT_GAIN = 5.0  # an untrained LSTM's state is about 0.2 in size
-FEWEST_ROWS = 128  # that are read together: fewer would not take less time
-MOST_READINGS = 16  # of a batch in which nothing recurs
+FEWEST_ROWS = 128  # per chunk: smaller chunks take as long
+MOST_READINGS = 16  # chunks of a batch in which nothing recurs
 
 
 class InstructionLSTM(eqx.Module):
-    """The state of an LSTM after the last word; nothing, all 0, of an empty instruction."""
+    """The state of an LSTM after the last word; 0 for an empty instruction."""
 
     table: Float[Array, "buckets word"]
     lstm: LSTM
@@ -106,7 +105,7 @@ class InstructionLSTM(eqx.Module):
         self.lstm = LSTM(WORD, STATE, key=lstm_key)
 
     def __call__(self, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
-        """What each row says, read whether it recurs or not."""
+        """Encode every row."""
         is_word = words != 0
         last = jnp.max(jnp.where(is_word, jnp.arange(words.shape[1]), 0), axis=1)
         keep = jnp.ones(words.shape[::-1])
@@ -116,7 +115,7 @@ class InstructionLSTM(eqx.Module):
 
 
 class Instructions(eqx.Module):
-    """One instruction to `size` numbers, or to the reader's own state; `rows` reads a batch, each instruction once."""
+    """An instruction to `size` numbers, or to the LSTM's state; `rows` encodes a batch, each instruction once."""
 
     reader: InstructionLSTM
     out: eqx.nn.Linear | None
@@ -130,30 +129,30 @@ class Instructions(eqx.Module):
             self.out = eqx.tree_at(lambda layer: layer.weight, linear, OUT_GAIN * linear.weight)
 
     def __call__(self, words: Integer[Array, " L"]) -> Float[Array, " size"]:
-        return self._said(self.reader(words[None])[0])
+        return self._project(self.reader(words[None])[0])
 
     def rows(self, words: Integer[Array, "N L"]) -> Float[Array, "N size"]:
-        return jax.vmap(self._said)(encode_distinct_rows(self.reader, words))
+        return jax.vmap(self._project)(encode_distinct_rows(self.reader, words))
 
-    def _said(self, state: Float[Array, " state"]) -> Float[Array, " size"]:
+    def _project(self, state: Float[Array, " state"]) -> Float[Array, " size"]:
         return state if self.out is None else self.out(match_precision(state, self.out.weight))
 
 
 class DistinctRows(NamedTuple):
-    """Which rows of a batch are the same."""
+    """Which rows of a batch are equal."""
 
     number: Int[Array, " N"]
-    """of each row: that of what it says, 0, 1, …"""
+    """of each row: the number of its instruction, 0, 1, …"""
     example: Int[Array, " N"]
-    """for each number, a row that says it; what is beyond `count` does not matter"""
+    """for each number, a row with that instruction; entries beyond `count` are arbitrary"""
     count: Int[Array, ""]
 
 
 def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctRows:
-    """Equal numbers only for equal rows.
+    """Number the rows so that only equal rows share a number.
 
-    Rows are brought together by a hash and told apart by their words. Where different rows share a hash, equal ones may
-    get several numbers, which takes time but changes nothing.
+    Rows are sorted by a hash and compared by their words. If different rows share a hash, equal ones may get several
+    numbers, which costs time but changes no result.
     """
     rng = np.random.default_rng(0)
     odd = jnp.asarray(rng.integers(0, 2**31, words.shape[1]) * 2 + 1, jnp.uint32)
@@ -166,64 +165,63 @@ def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctRows:
 
 
 def count_rows_at_once(n: int) -> int:
-    """How many of n rows are read together."""
+    """How many of n rows are encoded together."""
     return min(n, max(FEWEST_ROWS, -(-n // MOST_READINGS)))
 
 
 @jax.custom_vjp
 def encode_distinct_rows(reader: Any, words: Integer[Array, "N L"]) -> Float[Array, "N state"]:
-    """`reader(words)`, but rows that recur are read once, a part of the distinct ones at a time.
+    """`reader(words)`, but equal rows are encoded once, in chunks of the distinct ones.
 
-    How many parts there are is known only when it runs. A loop that does not know its length cannot be differentiated,
-    so that its derivative is written out: the gradients of equal rows are added up, and their parts are read again.
+    The number of chunks is known only at run time. JAX cannot differentiate a loop of unknown length, so the derivative
+    is written out: gradients of equal rows are summed, and the chunks are encoded again.
     """
-    return _read(reader, words)[0]
+    return _encode(reader, words)[0]
 
 
-def _read(reader: Any, words: Integer[Array, "N L"]) -> tuple[Float[Array, "N state"], Any]:
-    found, size = find_distinct_rows(words), count_rows_at_once(len(words))
-    states = jnp.zeros((_room(len(words)), STATE))
+def _encode(reader: Any, words: Integer[Array, "N L"]) -> tuple[Float[Array, "N state"], Any]:
+    found = find_distinct_rows(words)
+    size, room, chunks = _chunking(found)
 
-    def read(part: Array, states: Array) -> Array:
-        read_now = reader(words[_examples(found, part, size)])
-        return jax.lax.dynamic_update_slice(states, read_now, (part * size, 0))
+    def encode_chunk(chunk: Array, states: Array) -> Array:
+        encoded = reader(words[_examples(found, chunk)])
+        return jax.lax.dynamic_update_slice(states, encoded, (chunk * size, 0))
 
-    states = jax.lax.fori_loop(0, _parts(found, size), read, states)
+    states = jax.lax.fori_loop(0, chunks, encode_chunk, jnp.zeros((room, STATE)))
     return states[found.number], (reader, words, found)
 
 
-def _read_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any, None]:
+def _encode_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any, None]:
     reader, words, found = saved
-    size = count_rows_at_once(len(words))
-    summed = jnp.zeros((_room(len(words)), STATE)).at[found.number].add(gradient)
+    size, room, chunks = _chunking(found)
+    summed = jnp.zeros((room, STATE)).at[found.number].add(gradient)
     trained, rest = eqx.partition(reader, eqx.is_inexact_array)
 
-    def read_again(part: Array, total: Any) -> Any:
-        rows = words[_examples(found, part, size)]
+    def add_chunk(chunk: Array, total: Any) -> Any:
+        rows = words[_examples(found, chunk)]
         _, pull = jax.vjp(lambda trained: eqx.combine(trained, rest)(rows), trained)
-        (added,) = pull(jax.lax.dynamic_slice(summed, (part * size, 0), (size, STATE)))
+        (added,) = pull(jax.lax.dynamic_slice(summed, (chunk * size, 0), (size, STATE)))
         return jax.tree.map(lambda total, part: total + part.astype(total.dtype), total, added)
 
     zeros = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), trained
     )
-    total = jax.lax.fori_loop(0, _parts(found, size), read_again, zeros)
+    total = jax.lax.fori_loop(0, chunks, add_chunk, zeros)
     return jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), total, trained), None
 
 
-encode_distinct_rows.defvjp(_read, _read_backward)
+encode_distinct_rows.defvjp(_encode, _encode_backward)
 
 
-def _room(n: int) -> int:
-    """Rows for all parts, the last of which may be only partly used."""
-    return -(-n // count_rows_at_once(n)) * count_rows_at_once(n)
+def _chunking(found: DistinctRows) -> tuple[int, int, Int[Array, ""]]:
+    """Rows of a chunk, rows of all chunks if nothing recurs, and the number of chunks needed."""
+    n = len(found.example)
+    size = count_rows_at_once(n)
+    return size, -(-n // size) * size, (found.count + size - 1) // size
 
 
-def _parts(found: DistinctRows, size: int) -> Int[Array, ""]:
-    return (found.count + size - 1) // size
-
-
-def _examples(found: DistinctRows, part: Int[Array, ""], size: int) -> Int[Array, " size"]:
-    room = _room(len(found.example))
+def _examples(found: DistinctRows, chunk: Int[Array, ""]) -> Int[Array, " size"]:
+    """One row for each instruction of a chunk."""
+    size, room, _ = _chunking(found)
     padded = jnp.pad(found.example, (0, room - len(found.example)))
-    return jax.lax.dynamic_slice(padded, (part * size,), (size,))
+    return jax.lax.dynamic_slice(padded, (chunk * size,), (size,))
