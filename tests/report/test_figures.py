@@ -224,11 +224,11 @@ def test_loading_does_not_unpickle(tmp_path):
 
 
 @pytest.mark.parametrize("length", [0, 4, 200, -30])
-def test_damaged_files_are_told_from_others(comparison, tmp_path, length):
+def test_damaged_files_are_refused(comparison, tmp_path, length):
     path = save_comparison(tmp_path / "c.npz", comparison)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(
-        DamagedFileError, match=r"path: .*c.npz is damaged, or no file of `save_comparison`: it is not"
+        DamagedFileError, match=r"path: .*c.npz is damaged, or not a file of `save_comparison`: it is not"
     ):
         load_comparison(path)
     path.write_text("some text")

@@ -28,21 +28,21 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, monkeypatch):
 def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch):
     old = {tmp_path / "weights": b"old", tmp_path / "card": b"old"}
     assert files.write_together(old) == tmp_path / "card"
-    written = files._written_beside
+    make = files.tempfile.mkstemp
 
-    def full(path, content):
-        if path.name == "card":
+    def full(prefix, **options):
+        if "card" in prefix:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return written(path, content)
+        return make(prefix=prefix, **options)
 
-    monkeypatch.setattr(files, "_written_beside", full)
+    monkeypatch.setattr(files.tempfile, "mkstemp", full)
     with pytest.raises(OSError, match="No space left"):
         files.write_together({path: b"new" for path in old})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == old
 
 
-def test_a_place_is_asked_whether_it_can_be_written_to(tmp_path, monkeypatch):
-    """A folder itself; for a file, or what is not there yet, the folder that it is to be in."""
+def test_check_place_refuses_what_is_not_writable(tmp_path, monkeypatch):
+    """A folder must be writable itself; a file, or what does not exist yet, needs a writable folder above it."""
     inside = tmp_path / "folder"
     inside.mkdir()
     (tmp_path / "file").write_text("")
@@ -51,9 +51,9 @@ def test_a_place_is_asked_whether_it_can_be_written_to(tmp_path, monkeypatch):
     files.check_place(inside, "--out")
     files.check_place(inside / "new" / "newer", "--out")
     for path in (tmp_path, tmp_path / "file", tmp_path / "new" / "newer"):
-        with pytest.raises(PermissionError, match=f"--out: nothing can be written to {tmp_path};"):
+        with pytest.raises(PermissionError, match=f"--out: {tmp_path} is not writable"):
             files.check_place(path, "--out")
     files.check_place(files.Path("/"), "--out")
     closed.add(files.Path("/"))
-    with pytest.raises(PermissionError, match="nothing can be written to /;"):
+    with pytest.raises(PermissionError, match="--out: / is not writable"):
         files.check_place(files.Path("/"), "--out")

@@ -121,7 +121,7 @@ def test_files_of_another_kind_are_refused(tmp_path):
     with pytest.raises(ValueError, match="contains 'HistoryCloud', expected 'BeliefTrack'"):
         load_record(path, BeliefTrack)
     np.savez(tmp_path / "n.npz", a=np.zeros(2))
-    with pytest.raises(ValueError, match="no file of `save_record`"):
+    with pytest.raises(ValueError, match="not a file of `save_record`"):
         load_record(tmp_path / "n.npz", HistoryCloud)
     with pytest.raises(TypeError, match=r"record: expected one of .* got dict"):
         save_record(tmp_path / "d.npz", {})

@@ -1,4 +1,4 @@
-"""Curves of many runs: who belongs together, which numbers are drawn, what is said of them."""
+"""Learning curves of many runs: groups, curves, scores and notes."""
 
 import math
 from dataclasses import replace
@@ -127,7 +127,7 @@ def test_metrics_that_cannot_be_drawn_are_refused(write_run, tmp_path):
     write_run("a", {0: [0.5]})
     runs = find_runs([tmp_path])
     check_metric(runs, "return")
-    with pytest.raises(ValueError, match="is a list, no number"):
+    with pytest.raises(ValueError, match="metric: .* is a list, expected a number"):
         check_metric(runs, "spectrum")
     with pytest.raises(ValueError, match=r"no run has 'retrun'. Did you mean 'return'\? There are: return"):
         check_metric(runs, "retrun")

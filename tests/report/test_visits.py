@@ -1,4 +1,4 @@
-"""Visits over time: bounded, whole, drawn."""
+"""Visits over time: the bounded record, its file and its figure."""
 
 from pathlib import Path
 

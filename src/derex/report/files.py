@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside their place, then moved into it."""
+"""Atomic writes: files are written beside their destination, then moved there."""
 
 import io
 import json
@@ -13,27 +13,27 @@ import numpy as np
 
 
 class DamagedFileError(ValueError):
-    """A file that is not, or not all of, what its writer wrote."""
+    """A file that is incomplete, changed, or of another kind."""
 
 
 def check_place(path: Path, option: str) -> None:
-    """Refuses a place where nothing can be written, before the work whose result it is for.
+    """Refuses a path that cannot be written, before work is spent on its content.
 
     Args:
-        path: of the file or folder to be.
-        option: what it was given as.
+        path: the file or folder to write.
+        option: name of the option it was given as, for the error.
     """
     place = path.absolute()
     above = next((parent for parent in place.parents if parent.exists()), place)
-    there = place if place.is_dir() else above  # a file is replaced by another, for which its folder is asked
+    there = place if place.is_dir() else above  # a file is replaced, which needs its folder
     if not there.is_dir():
-        raise NotADirectoryError(f"{option}: {there} is a file, so that there can be no {path}.")
+        raise NotADirectoryError(f"{option}: {there} is a file, so {path} cannot be made.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{option}: nothing can be written to {there}; choose another place.")
+        raise PermissionError(f"{option}: {there} is not writable; choose another folder.")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file of JSON; None where there is no such file, or something else in it."""
+    """Reads a JSON object; None if there is no such file, or something else in it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -42,15 +42,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Writes `content` to `path`, making its folder; a reader sees the old file or the new, never a part."""
+    """Writes `content` to `path` and makes its folder; a reader sees the old file or the new one, never a part."""
     return write_together({Path(path): content})
 
 
 def write_together(contents: Mapping[Path, bytes]) -> Path:
-    """Writes files that belong together, all of them beside their places before any is moved there.
+    """Writes files that belong together; if one cannot be written, for example on a full disk, all old ones stay.
 
-    So a disk that is full leaves the old ones. The last file says that all are there: the old one of its name goes
-    before any is moved, unless it is the only one. Returns its path.
+    The last file marks the others as complete: its old version is removed before any is moved. Returns its path.
     """
     beside: dict[Path, Path] = {}
     try:
@@ -69,7 +68,7 @@ def write_together(contents: Mapping[Path, bytes]) -> Path:
 
 
 def _written_beside(path: Path, content: bytes) -> Path:
-    """A new file beside `path` with the content; its folder is made if need be."""
+    """Writes a temporary file beside `path`; makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -78,16 +77,14 @@ def _written_beside(path: Path, content: bytes) -> Path:
         os.chmod(temporary, 0o666 & ~_umask())
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        if (
-            isinstance(error, OSError) and error.errno and error.filename is None
-        ):  # a full disk does not say whose
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk names no file
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     return Path(temporary)
 
 
 def write_npz(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:
-    """Writes an .npz file: arrays as they are, everything else as one JSON text; no pickle."""
+    """Writes an .npz file: arrays, and the header as JSON text; no pickle."""
     text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, header=text, **arrays)
@@ -95,21 +92,21 @@ def write_npz(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, 
 
 
 def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays that `write_npz` wrote.
+    """Reads the header and the arrays that `write_npz` wrote.
 
-    Nothing is unpickled, so a file from elsewhere can run no code.
+    Nothing is unpickled, so loading an untrusted file runs no code.
 
     Args:
         path: the file.
-        writer: the function that should have written it, for the error's text.
+        writer: name of the function that should have written it, for the error.
 
     Raises:
-        DamagedFileError: the file is cut short, changed, or of somebody else.
+        DamagedFileError: the file is incomplete, changed, or of another kind.
     """
-    with open(path, "rb") as opened:  # a file that cannot be read at all is another matter
+    with open(path, "rb") as opened:  # a missing or unreadable file raises OSError
         try:
             if not zipfile.is_zipfile(opened):
-                raise ValueError("it is not a whole .npz file")
+                raise ValueError("it is not a complete .npz file")
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -117,10 +114,10 @@ def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, n
                 raise ValueError("it has no header")
             header = json.loads(arrays.pop("header").tobytes())
             if not isinstance(header, dict):
-                raise ValueError("its header is not a table")
+                raise ValueError("its header is not an object")
         except Exception as error:  # a damaged archive can fail in any way
             raise DamagedFileError(
-                f"path: {path} is damaged, or no file of `{writer}`: {error}. Write it again."
+                f"path: {path} is damaged, or not a file of `{writer}`: {error}. Write it again."
             ) from error
     return header, arrays
 

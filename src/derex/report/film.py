@@ -1,4 +1,4 @@
-"""Films of pictures with a caption below, as .gif or .mp4; whole or not written at all."""
+"""Videos of pictures with captions, as .gif or .mp4, written atomically."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from derex.report.files import check_place, write_atomically
 from derex.report.palette import INK, hex_to_rgb
 
 ENDINGS = (".gif", ".mp4")
-STRIP = 26  # pixels of the caption
+STRIP = 26  # height of the caption, in pixels
 LEAST_WIDTH = 280  # so that captions fit
-HOLD = 1.0  # seconds for which an episode's last picture stays
+HOLD = 1.0  # seconds that the last picture of an episode stays
 FASTEST = 50  # pictures a second
 
 
 class Frame(NamedTuple):
-    """A picture and what is written below it."""
+    """A picture and its caption, left and right."""
 
     picture: UInt8[np.ndarray, "H W 3"]
     left: str
     right: str
     hold: bool = False
-    """whether it stays for a while"""
+    """whether it stays for `HOLD` seconds"""
 
 
 def check_film(path: Path, fps: int, scale: int) -> None:
-    """Refuses what could not be written, before anything is drawn."""
+    """Refuses options that cannot be written, before anything is drawn."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {path}.")
     if path.is_dir():
@@ -50,13 +50,13 @@ def check_film(path: Path, fps: int, scale: int) -> None:
 
 
 def write_film(path: str | Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
-    """Writes the film, as large as its largest picture.
+    """Writes the video, as large as its largest picture.
 
     Args:
         path: file to write, .gif or .mp4.
         frames: the pictures.
-        fps: how many a second.
-        scale: how many pixels a pixel becomes, along each side.
+        fps: pictures per second.
+        scale: factor by which pictures are enlarged.
     """
     path = Path(path)
     check_film(path, fps, scale)
@@ -68,7 +68,7 @@ def write_film(path: str | Path, frames: Sequence[Frame], fps: int = 12, scale: 
 
 
 def _captioned(frame: Frame, scale: int) -> UInt8[np.ndarray, "H W 3"]:
-    """The picture in the middle of a white sheet, text below it; even sides, as video asks for."""
+    """Centres the picture on a white sheet, with text below; sides are even, as video codecs need."""
     from PIL import Image, ImageDraw, ImageFont
 
     picture = frame.picture.repeat(scale, axis=0).repeat(scale, axis=1)
@@ -87,7 +87,7 @@ def _captioned(frame: Frame, scale: int) -> UInt8[np.ndarray, "H W 3"]:
 
 
 def _of_one_size(pictures: list[np.ndarray]) -> list[np.ndarray]:
-    """White to the right and below smaller ones."""
+    """Pads smaller pictures with white at the right and below."""
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
     return [
         np.pad(one, [(0, height - one.shape[0]), (0, width - one.shape[1]), (0, 0)], constant_values=255)
@@ -113,7 +113,7 @@ def _gif(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
 
 
 def _mp4(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
-    """By ffmpeg itself: the library's own writer forks, which a process with JAX in it should not."""
+    """Runs ffmpeg directly: the writer of imageio_ffmpeg forks, which is unsafe in a process with JAX."""
     height, width = pictures[0].shape[:2]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
@@ -123,7 +123,7 @@ def _mp4(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             _, said = process.communicate(b"".join(_repeated(pictures, held)))
         if process.returncode:
-            raise OSError(f"--out: ffmpeg could not write the film: {said.decode(errors='replace').strip()}")
+            raise OSError(f"--out: ffmpeg could not write the video: {said.decode(errors='replace').strip()}")
         return path.read_bytes()
 
 
@@ -133,7 +133,7 @@ def _repeated(pictures: list[np.ndarray], held: list[int]) -> Iterator[bytes]:
 
 
 def _ffmpeg() -> Any:
-    """The library behind .mp4."""
+    """Imports the library that provides ffmpeg."""
     try:
         return import_module("imageio_ffmpeg")
     except ImportError as error:

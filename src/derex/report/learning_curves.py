@@ -1,4 +1,4 @@
-"""Learning curves of many runs: which belong together, their curves over seeds, their final scores.
+"""Learning curves of many runs: groups of runs, their curves over seeds, their final scores.
 
 Shapes: T steps, N seeds.
 """
@@ -24,7 +24,6 @@ from derex.report.runs import RunLog
 from derex.report.statistics import (
     LAST_PERCENT,
     Interval,
-    Lines,
     bootstrap_intervals,
     describe_interval,
     final_score,
@@ -46,16 +45,16 @@ EVERYWHERE = "all"
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one line: one environment, one label, all their seeds.
+    """The runs behind one line: one environment, one label, all their seeds.
 
     Attributes:
         env: the environment.
-        label: what the legend calls it.
+        label: label in legends.
         colour: number of its colour.
         dash: number of its dash.
         runs: its runs.
-        copies: seeds that were left out, since another run of equal options has them.
-        last: percent of the steps that a final score is the mean over.
+        copies: number of seeds left out because another run of equal options has them.
+        last: percent of the steps that final scores average over.
     """
 
     env: str
@@ -67,23 +66,23 @@ class Group:
     last: float = LAST_PERCENT
 
     def finals(self, metric: str) -> Float[np.ndarray, " N"]:
-        """The final score of every seed."""
+        """Computes the final score of every seed."""
         scores = [final_score(run.lines, metric, self.last) for run in self.runs]
         return np.array([score for of_run in scores for score in of_run.values()])
 
     @property
     def reached(self) -> list[int]:
-        """How far each run has come."""
+        """The last step of each run."""
         return [run.lines[-1]["step"] for run in self.runs]
 
 
 def group_runs(runs: Sequence[RunLog], label: Label = "method", last: float = LAST_PERCENT) -> list[Group]:
-    """Runs that belong together, by environment and label; a label has one colour and dash wherever it appears.
+    """Groups runs by environment and label; a label has one colour and dash in all environments.
 
     Args:
-        runs: all of them.
-        label: "method" joins runs of the same method and form; "folder" keeps every run by itself.
-        last: percent of the steps that a final score is the mean over.
+        runs: the runs.
+        label: "method" joins runs of the same method and form; "folder" keeps runs apart.
+        last: percent of the steps that final scores average over.
     """
     if label == "method":
         keys = [(run.method, run.form) for run in runs]
@@ -105,10 +104,10 @@ def group_runs(runs: Sequence[RunLog], label: Label = "method", last: float = LA
 
 
 def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
-    """The runs of several tasks as runs of one of them, or of each, one after the other.
+    """Converts runs of several tasks to runs of one of them, or of each in turn.
 
     Args:
-        runs: all of them; those without the task are left out.
+        runs: the runs; those without the task are left out.
         task: its name, or "all" for each.
     """
     known = _distinct(name for run in runs for line in run.lines for name in get_tasks(line))
@@ -120,17 +119,13 @@ def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
     found = []
     for name in wanted:
         for run in runs:
-            # Without the others: a score of such a line would be the mean over all tasks.
-            lines = [line | of_task | {"tasks": None} for line, of_task in _with_task(run.lines, name)]
+            # Without the other tasks: a score of a line with tasks is the mean over them.
+            own = [(line, get_tasks(line).get(name)) for line in run.lines]
+            lines = [line | of_task | {"tasks": None} for line, of_task in own if of_task is not None]
             if lines:
                 env = name if len(sets) == 1 else f"{run.env}: {name}"
                 found.append(replace(run, config=run.config | {"env": env}, lines=lines))
     return found
-
-
-def _with_task(lines: Lines, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The lines that have the task, and what they say of it."""
-    return [(line, get_tasks(line)[name]) for line in lines if name in get_tasks(line)]
 
 
 def check_metric(runs: Sequence[RunLog], metric: str) -> None:
@@ -143,16 +138,14 @@ def check_metric(runs: Sequence[RunLog], metric: str) -> None:
     if metric in numbers:
         return
     if metric in known:
-        raise ValueError(
-            f"metric: {metric!r} is a {type(known[metric]).__name__}, no number that could be drawn."
-        )
+        raise ValueError(f"metric: {metric!r} is a {type(known[metric]).__name__}, expected a number.")
     raise ValueError(
         f"metric: no run has {metric!r}.{hint(metric, numbers)} There are: {', '.join(numbers)}."
     )
 
 
 def curve_of(group: Group, metric: str) -> Curve:
-    """Interquartile mean over the group's seeds and its interval, up to the last line of the run that came farthest."""
+    """Computes the interquartile mean over the group's seeds and its interval, up to the last step of any run."""
     seeds = [
         ([line["step"] for line in lines], [get_number(line, metric) for line in lines])
         for run in group.runs
@@ -165,7 +158,7 @@ def curve_of(group: Group, metric: str) -> Curve:
 
 
 def panels_of(groups: Sequence[Group], metric: str) -> list[CurvePanel]:
-    """One for each environment."""
+    """Makes a panel for each environment."""
     return [
         CurvePanel(
             env,
@@ -182,7 +175,7 @@ def panels_of(groups: Sequence[Group], metric: str) -> list[CurvePanel]:
 
 
 def score_rows(groups: Sequence[Group], metric: str) -> list[list[str]]:
-    """The final scores as they are printed; where a label is on several environments, also over all of them."""
+    """Makes the rows of final scores; a label on several environments also has a row over all of them."""
     rows = [_row(group.env, [group], metric) for group in groups]
     for label in _distinct(group.label for group in groups):
         ones = [group for group in groups if group.label == label]
@@ -192,7 +185,7 @@ def score_rows(groups: Sequence[Group], metric: str) -> list[list[str]]:
 
 
 def notes_on(groups: Sequence[Group]) -> list[str]:
-    """What a reader of the curves has to know: runs that differ in more than their seeds, end early, or are damaged."""
+    """Makes notes on groups whose runs differ in more than their seeds, end early, have copies or damaged lines."""
     notes = []
     for group in groups:
         name = f"{group.env}, {group.label}"
@@ -203,13 +196,13 @@ def notes_on(groups: Sequence[Group]) -> list[str]:
             )
         if group.copies:
             notes.append(
-                f"{name}: seeds that another run of the same options has too, as copies of a folder have, count once; "
-                f"{group.copies} left out; --label folder keeps them apart."
+                f"{name}: seeds that several runs of the same options have count once; {group.copies} left out; "
+                "--label folder keeps them apart."
             )
         if len(set(group.reached)) > 1:
             low, high = (short_count(step) for step in (min(group.reached), max(group.reached)))
             notes.append(
-                f"{name}: its runs have come to between {low} and {high} steps; beyond, fewer seeds count."
+                f"{name}: its runs have between {low} and {high} steps; beyond {low}, fewer seeds count."
             )
         damaged = sum(run.damaged for run in group.runs)
         if damaged:
@@ -218,7 +211,7 @@ def notes_on(groups: Sequence[Group]) -> list[str]:
 
 
 def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
-    """The picture (.png), or the page with charts and table (.html)."""
+    """Writes the figure (.png), or the page with charts and table (.html)."""
     panels = panels_of(groups, metric)
     if path.suffix == ".png":
         return learning_figure(panels, path, STEPS)
@@ -254,7 +247,7 @@ def _row(env: str, groups: Sequence[Group], metric: str) -> list[str]:
 
 
 def _steps_text(runs: Sequence[RunLog]) -> str:
-    """How far the runs have come, and how far they were to go where they are not there yet."""
+    """The steps of the longest run, and the planned steps if some run is unfinished."""
     reached = [(run.lines[-1]["step"], run.config.get("steps") or 0) for run in runs]
     text = short_count(max(step for step, _ in reached))
     if all(step >= planned for step, planned in reached):
@@ -269,7 +262,7 @@ def _score_text(score: Interval) -> str:
 def _on(
     grid: Float[np.ndarray, " T"], steps: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]
 ) -> Float[np.ndarray, " T"]:
-    """The values on the grid: as they are where it is their own, else on straight lines within their span."""
+    """Interpolates the values linearly on the grid, within their span; unchanged if the steps are the grid."""
     if np.array_equal(grid, steps):
         return values
     known = np.isfinite(values)
@@ -281,7 +274,7 @@ def _on(
 def _thinned(
     steps: Float[np.ndarray, " T"], values: Float[np.ndarray, "T N"]
 ) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, "t N"]]:
-    """Means of neighbours where there are too many points; each stands at its last step."""
+    """Averages neighbours if there are more than `MOST_POINTS` points; each mean stands at its last step."""
     if len(steps) <= MOST_POINTS:
         return steps, values
     ends = len(steps) * np.arange(1, MOST_POINTS + 1) // MOST_POINTS
@@ -293,30 +286,29 @@ def _thinned(
 
 
 def _without_copies(runs: Sequence[RunLog]) -> tuple[tuple[RunLog, ...], int]:
-    """The runs with each seed of equal options once, by the run that took it farthest; and how many were left out.
+    """Keeps each seed of runs with equal options once, from the longest run; also returns the number left out.
 
-    Copies of a run would make its seeds count twice, and intervals narrower than what was run.
+    Copies of a run would count its seeds twice and make intervals too narrow.
     """
-    farthest: dict[tuple[str, Any], tuple[int, int]] = {}
+    longest: dict[
+        tuple[str, Any], tuple[int, int]
+    ] = {}  # last step, and minus the place of the first run that has it
     for place, run in enumerate(runs):
         for line in run.lines:
-            known = farthest.setdefault((_identity(run), line["seed"]), (line["step"], place))
-            if line["step"] > known[0]:
-                farthest[_identity(run), line["seed"]] = (line["step"], place)
+            key = _identity(run), line["seed"]
+            longest[key] = max(longest.get(key, (line["step"], -place)), (line["step"], -place))
     kept, copies = [], 0
     for place, run in enumerate(runs):
         seeds = {line["seed"] for line in run.lines}
-        own = {seed for seed in seeds if farthest[_identity(run), seed][1] == place}
+        own = {seed for seed in seeds if longest[_identity(run), seed][1] == -place}
         copies += len(seeds - own)
-        if own == seeds:
-            kept.append(run)
-        elif own:
+        if own:
             kept.append(replace(run, lines=[line for line in run.lines if line["seed"] in own]))
     return tuple(kept), copies
 
 
 def _identity(run: RunLog) -> str:
-    """What decides the numbers of a seed."""
+    """The options that decide the numbers of a seed, as text."""
     return json.dumps({name: of for name, of in run.config.items() if name in DECIDING}, sort_keys=True)
 
 
@@ -326,7 +318,7 @@ def _by_seed(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _differing(configs: list[dict[str, Any]]) -> list[str]:
-    """Options that matter to learning and are not the same in all."""
+    """Options that matter to learning and differ among runs."""
     flat = [_flat({name: part for name, part in each.items() if name not in MAY_DIFFER}) for each in configs]
     parts = {"agent", "representation", "streams", "method", "form"}
     names = sorted({name for each in flat for name in each if name.split(".")[0] in parts})
@@ -342,7 +334,7 @@ def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _short_names(folders: list[Path]) -> list[str]:
-    """Folders by as many of their last parts as tell them all apart."""
+    """Names folders by as many of their last parts as tell them apart."""
     parts = [folder.resolve().parts for folder in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[-length:]) for each in parts]
