@@ -70,7 +70,7 @@ def test_ffmpeg_gets_every_picture(tmp_path):
 @pytest.mark.usefixtures("fake_ffmpeg")
 def test_a_failure_of_ffmpeg_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(film, "_repeated", lambda pictures, held: [])
-    with pytest.raises(OSError, match="--out: ffmpeg .* no pictures"):
+    with pytest.raises(OSError, match=r"--out: ffmpeg .* no pictures"):
         write_film(tmp_path / "films" / "a.mp4", FRAMES)
     assert not (tmp_path / "films").exists()
 

@@ -127,7 +127,7 @@ def test_metrics_that_cannot_be_drawn_are_refused(write_run, tmp_path):
     write_run("a", {0: [0.5]})
     runs = find_runs([tmp_path])
     check_metric(runs, "return")
-    with pytest.raises(ValueError, match="metric: .* is a list, expected a number"):
+    with pytest.raises(ValueError, match=r"metric: .* is a list, expected a number"):
         check_metric(runs, "spectrum")
     with pytest.raises(ValueError, match=r"no run has 'retrun'. Did you mean 'return'\? There are: return"):
         check_metric(runs, "retrun")
