@@ -1,29 +1,32 @@
-"""Checkpoints on disk: what is saved comes back, and what has changed is noticed. No agent is needed for it."""
+"""Checkpoints on disk: what is saved is loaded, and every change is detected. No agent is needed."""
 
 import gc
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from derex.training import checkpoints as manifest
-from derex.training import saving
+from derex.training import checkpoints
 from derex.training.checkpoints import (
     CheckpointError,
     DamagedCheckpointError,
+    Saver,
+    SavingError,
     Snapshot,
     checkpoint_path,
     find_checkpoint,
     list_steps,
     load_arrays,
+    prune,
     verify,
     write_checkpoint,
 )
 from derex.training.folder import FullDiskError
-from derex.training.saving import Saver, SavingError, prune
 
 
 def snapshot(step: int, score: float | None = None, **arrays: np.ndarray) -> Snapshot:
@@ -78,7 +81,7 @@ def test_a_flipped_byte_in_any_file_is_noticed_and_the_one_before_is_used(tmp_pa
             found = find_checkpoint(tmp_path)
             assert found.path.name == "32", path
             assert len(found.problems) == 1
-            with pytest.raises(CheckpointError, match=r"checkpoint: .*64: .* has those of the steps"):
+            with pytest.raises(CheckpointError, match=r"checkpoint: .*64: .* Available steps"):
                 find_checkpoint(tmp_path, 64)
         path.write_bytes(good)
     assert find_checkpoint(tmp_path).path.name == "64"
@@ -88,7 +91,7 @@ def test_missing_and_new_files_are_noticed(tmp_path: Path) -> None:
     save(tmp_path, 32)
     place = checkpoint_path(tmp_path, 32)
     (place / "arrays" / "new").write_text("")
-    with pytest.raises(DamagedCheckpointError, match="arrays/new does not belong to it"):
+    with pytest.raises(DamagedCheckpointError, match="arrays/new is not part of it"):
         verify(place)
     (place / "arrays" / "new").unlink()
     (place / "arrays" / "commit_success.txt").unlink()
@@ -101,7 +104,7 @@ def test_a_renamed_checkpoint_is_not_what_its_name_says(tmp_path: Path) -> None:
     checkpoint_path(tmp_path, 64).rename(checkpoint_path(tmp_path, 128))
     found = find_checkpoint(tmp_path)
     assert found.path.name == "32"
-    assert "it was saved as that of step 64" in found.problems[0]
+    assert "saved as the checkpoint of step 64" in found.problems[0]
 
 
 def test_without_a_manifest_it_does_not_count(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_without_a_manifest_it_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("which", "says"),
     [
-        ("48", r"^checkpoint: .* has those of the steps \[32\]; got 48"),
+        ("48", r"^checkpoint: .*no checkpoint of step 48. Available steps: \[32\]"),
         ("first", "^checkpoint: expected latest, best, or a step"),
     ],
 )
@@ -164,10 +167,10 @@ def test_what_is_somebody_elses_is_never_removed(tmp_path: Path) -> None:
 def test_old_checkpoints_that_cannot_be_removed_are_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(folder: Path, keep: int) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(saving, "_remove", refuse)
+    monkeypatch.setattr(checkpoints, "prune", refuse)
     save(tmp_path, 32, 64, keep=1)
     assert list_steps(tmp_path) == [32, 64]
     assert "old checkpoint not removed" in (tmp_path / "events.jsonl").read_text()
@@ -183,7 +186,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
         assert goes_on.wait(60)
         write_checkpoint(folder, snapshot)
 
-    monkeypatch.setattr(saving, "write_checkpoint", slow)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
     saver = Saver(tmp_path, 3)
     saver.save(snapshot(32))
     assert list_steps(tmp_path) == []
@@ -196,8 +199,7 @@ def test_names_are_on_the_disk_before_and_after_a_checkpoint_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
-    for module in (manifest, saving):
-        monkeypatch.setattr(module, "flush", flushed.append)
+    monkeypatch.setattr(checkpoints, "flush", flushed.append)
     save(tmp_path, 32)
     inside = [path for path in checkpoint_path(tmp_path, 32).rglob("*") if path.is_dir()]
     partial = tmp_path / "checkpoints" / ".32.partial"
@@ -221,11 +223,15 @@ def test_the_same_step_is_saved_once(tmp_path: Path) -> None:
             FullDiskError,
             "the disk of .* is full: the checkpoint of step 64",
         ),
-        (ValueError("RESOURCE_EXHAUSTED: No space left on device"), FullDiskError, "That of step 32 is good"),
+        (
+            ValueError("RESOURCE_EXHAUSTED: No space left on device"),
+            FullDiskError,
+            "The one of step 32 is intact",
+        ),
         (
             ValueError("something else"),
             SavingError,
-            "step 64 could not be written: something else. That of step 32",
+            "step 64 could not be written: something else. The one of step 32",
         ),
     ],
 )
@@ -239,7 +245,7 @@ def test_a_checkpoint_that_fails_leaves_those_before(
         (folder / "half").write_text("x")
         raise error
 
-    monkeypatch.setattr(saving, "write_checkpoint", fail)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", fail)
     saver.save(snapshot(64))
     with pytest.raises(kind, match=says):
         saver.wait()
@@ -249,8 +255,8 @@ def test_a_checkpoint_that_fails_leaves_those_before(
 
 def test_room_is_looked_for_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saver = save(tmp_path, 32)
-    monkeypatch.setattr(saving, "SPARE", 1 << 62)
-    with pytest.raises(FullDiskError, match="Make room and give the same command again"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=1 << 30, free=0))
+    with pytest.raises(FullDiskError, match=r"step 64 .*Free some space"):
         saver.save(snapshot(64))
     assert list_steps(tmp_path) == [32]
 
@@ -278,9 +284,10 @@ def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.Monkey
     noise = np.random.default_rng(0).integers(0, 2**32, 1_000_000, np.uint32)  # does not compress
     with pytest.raises(FullDiskError, match="is full"):
         saver.save(snapshot(64, noise=noise))
-    monkeypatch.setattr(saver, "_check_room", lambda snapshot: None)  # somebody else fills the disk meanwhile
+    usage = SimpleNamespace(total=1 << 40, free=1 << 40)  # as before another process fills the disk
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     saver.save(snapshot(64, noise=noise))
-    with pytest.raises(FullDiskError, match="That of step 32 is good"):
+    with pytest.raises(FullDiskError, match="The one of step 32 is intact"):
         saver.wait()
     assert [path.name for path in (small_disk / "checkpoints").iterdir()] == ["32"]
     verify(checkpoint_path(small_disk, 32))

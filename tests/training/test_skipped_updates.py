@@ -146,7 +146,7 @@ def test_a_few_in_a_row_stop_the_run_with_a_good_checkpoint(
     steps = STREAMS * UNROLL
     config = TrainConfig(env, tmp_path / "a", "vmpo", steps=1000 * steps, streams=STREAMS, agent=agent)
     config = replace(config, log_every=steps, max_skipped=3, save_every=0.0)
-    with pytest.raises(DivergedError, match="seed 0: 3 updates in a row were skipped since a reward"):
+    with pytest.raises(DivergedError, match="seed 0: 3 updates in a row were skipped because a reward"):
         train(config)
     lines = read_metrics(tmp_path / "a")
     skipped = [line["skipped_updates"] for line in lines]

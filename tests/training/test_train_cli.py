@@ -44,11 +44,11 @@ def test_a_run_without_numbered_states(capsys: pytest.CaptureFixture[str], tmp_p
     assert load_config(out).agent.width == 16
 
     assert exit_code(*run, "--out", str(out)) == 0
-    assert "finished already, at step 1024" in capsys.readouterr().err
+    assert "already finished, at step 1024" in capsys.readouterr().err
     assert exit_code(*run, "--out", str(out), "--agent.gamma", "0.5") == 2
     assert "agent.gamma was 0.99, now 0.5" in capsys.readouterr().err
     assert exit_code("train", "--resume", str(out), "--steps", "2e3") == 0
-    assert "goes on from step 1024" in capsys.readouterr().err
+    assert "resumes from step 1024" in capsys.readouterr().err
     assert [line["step"] for line in read_metrics(out)] == [512, 1024, 1536, 2048]
     assert exit_code(*run, "--out", str(out), "--overwrite") == 0
     assert len(read_metrics(out)) == 2

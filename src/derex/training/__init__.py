@@ -7,25 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from derex.training.checkpoints import RestoredRun, restore_run
     from derex.training.config import TrainConfig
     from derex.training.factory import make_training
     from derex.training.folder import load_config, read_metrics
     from derex.training.learner import Training
     from derex.training.metrics import DivergedError
-    from derex.training.run import Stopped, TrainResult, train
+    from derex.training.preflight import Stopped
+    from derex.training.run import RestoredRun, TrainResult, restore_run, train
 
 _PLACES = {
     "DivergedError": "metrics",
-    "RestoredRun": "checkpoints",
-    "Stopped": "run",
+    "RestoredRun": "run",
+    "Stopped": "preflight",
     "TrainConfig": "config",
     "TrainResult": "run",
     "Training": "learner",
     "load_config": "folder",
     "make_training": "factory",
     "read_metrics": "folder",
-    "restore_run": "checkpoints",
+    "restore_run": "run",
     "train": "run",
 }
 

@@ -1,16 +1,16 @@
-"""What a checkpoint should hold: sizes and sha256 of its files, so that one changed byte is noticed.
+"""Checkpoints of a run, DIR/checkpoints/<step>/: the whole state, verified by checksums, saved in the background.
 
-manifest.json     files, arrays, config and progress
-manifest.sha256   the manifest's own sum, as `sha256sum -c` reads it
+arrays/           every array of the state and of the record of visits, written by orbax
+manifest.json     sizes and sha256 of all files; paths, shapes and dtypes of all arrays; config, progress, score
+manifest.sha256   the checksum of the manifest, as `sha256sum -c` reads it
 
-A folder without both, or with other files than they say, is no checkpoint.
+A folder without both manifest files, or with other files than they list, is not a checkpoint. Checkpoints are data
+only: loading one runs no code that it contains.
 
-Checkpoints of a run, `DIR/checkpoints/<step>/`: the whole state, and what the metrics need to go on exactly.
-
-arrays/           every array of the state and of the record of visits, by orbax
-manifest.json     sums of all files; paths, shapes and dtypes of all arrays; config, progress, score (`manifest.py`)
-
-They are data alone: loading one runs no code that it brings.
+Why not orbax's `CheckpointManager`: the manifest lists the files of the arrays and has to be inside the folder before
+the folder gets its final name, and the manager has no hook between the two; and it takes the score of the best
+checkpoint from its own metrics file, which checkpoints of earlier versions do not have, so that it would remove the
+best checkpoint of an older run. orbax writes and reads the arrays; keep, best and background saving are here.
 """
 
 from __future__ import annotations
@@ -18,203 +18,83 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from derex.report.files import write_atomically
 from derex.training.config import TrainConfig
-from derex.training.factory import make_training
-from derex.training.folder import CHECKPOINTS, describe_mismatch, load_config, plain_options
+from derex.training.folder import (
+    CHECKPOINTS,
+    FullDiskError,
+    add_event,
+    describe_mismatch,
+    free_bytes,
+    megabytes,
+)
 from derex.training.learner import Training, TrainState, check_streams, data_mesh, placed
 
-MANIFEST, SUM = "manifest.json", "manifest.sha256"
-
-
-class DamagedCheckpointError(ValueError):
-    """A checkpoint that is not, or not all of, what was saved."""
-
-
-def write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """The last thing to be written to a checkpoint: all of its files so far, and the content."""
-    text = json.dumps(content | {"files": _describe_files(folder)}, indent=1, allow_nan=False) + "\n"
-    write_atomically(folder / MANIFEST, text.encode())
-    write_atomically(folder / SUM, _sum_of(text.encode()))
-    for path in (*_files(folder), *_folders(folder), folder):
-        flush(path)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, itself unchanged; whether the files are is `verify`'s to say.
-
-    Raises:
-        DamagedCheckpointError: it is missing or changed.
-    """
-    try:
-        text, expected = (folder / MANIFEST).read_bytes(), (folder / SUM).read_bytes()
-    except OSError as error:
-        raise DamagedCheckpointError(f"{folder}: {error.strerror or error}: {MANIFEST} or {SUM}") from error
-    if _sum_of(text) != expected:
-        raise DamagedCheckpointError(f"{folder}: {MANIFEST} has changed since it was saved")
-    return json.loads(text)
-
-
-def verify(folder: Path) -> dict[str, Any]:
-    """The manifest, once every file is what it says.
-
-    Raises:
-        DamagedCheckpointError: a file is missing, changed, or new.
-    """
-    content = read_manifest(folder)
-    expected = content["files"]
-    found = {str(path.relative_to(folder)) for path in _files(folder)} - {MANIFEST, SUM}
-    for name in sorted(found ^ expected.keys()):
-        what = "is missing" if name in expected else "does not belong to it"
-        raise DamagedCheckpointError(f"{folder}: {name} {what}")
-    for name, entry in expected.items():
-        path = folder / name
-        if path.stat().st_size != entry["size"] or _digest(path) != entry["sha256"]:
-            raise DamagedCheckpointError(f"{folder}: {name} has changed since it was saved")
-    return content
-
-
-def flush(path: Path) -> None:
-    """To the disk itself, a file or the names in a folder: a power cut leaves a checkpoint whole, or none."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": _digest(path)}
-        for path in _files(folder)
-    }
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_dir())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sum_of(text: bytes) -> bytes:
-    return f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()
-
-
-ARRAYS = "arrays"
+MANIFEST, CHECKSUM, ARRAYS = "manifest.json", "manifest.sha256", "arrays"
 STATE, VISITS_PART = "state", "visits"
+SPARE_BYTES = 1 << 20  # that have to be free besides the checkpoint
+SETTLING_SECONDS = 5.0  # at most, after a write that failed
+OWN_NAMES = re.compile(r"\d+|\d+\.damaged|\.\d+(\.damaged)?\.(partial|removed)")
 
 
 class CheckpointError(ValueError):
-    """There is no checkpoint that would do."""
+    """There is no suitable checkpoint."""
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint has changed since it was saved, or is incomplete."""
+
+
+class SavingError(OSError):
+    """A checkpoint could not be written."""
 
 
 class Snapshot(NamedTuple):
-    """A checkpoint in memory; what is in it does not change any more."""
+    """A checkpoint in memory; its arrays are copies."""
 
     step: int
     """environment steps of each seed"""
     state: dict[str, np.ndarray]
-    """by path in the tree; keys as their data"""
+    """by path in the tree; PRNG keys as their data"""
     dtypes: dict[str, str]
-    """of the state's arrays, as JAX calls them"""
+    """of the arrays of the state, as JAX names them"""
     visits: dict[str, np.ndarray]
-    """the record of visits; empty where states are not numbered"""
+    """the record of visits; empty if states are not numbered"""
     progress: dict[str, Any]
-    """iterations done, iterations that have their line, times"""
+    """iterations done, iterations logged, times"""
     score: float | None
-    """mean over seeds of success, or of return, in the last whole log interval; None before the first"""
+    """mean over seeds of success, or of return, in the last complete log interval; None before the first"""
     config: dict[str, Any]
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, at most."""
+        """Upper bound of its bytes on disk."""
         return sum(array.nbytes for array in (*self.state.values(), *self.visits.values()))
 
 
-class RestoredRun(NamedTuple):
-    """A run as its checkpoint has it."""
-
-    config: TrainConfig
-    training: Training
-    state: TrainState
-    """of all seeds, on the devices that there are"""
-    step: int
-    """environment steps of each seed"""
-    problems: tuple[str, ...]
-    """what was wrong with checkpoints that would have been chosen before this one"""
-
-
 class Checkpoint(NamedTuple):
-    """A checkpoint on disk that is what it was when it was saved."""
+    """A verified checkpoint on disk."""
 
     path: Path
     manifest: dict[str, Any]
     problems: tuple[str, ...]
-    """what was wrong with those that would have been chosen before it"""
-
-
-def restore_run(
-    folder: str | Path, checkpoint: str | int = "latest", method: str | None = None, env: str | None = None
-) -> RestoredRun:
-    """The run in a folder, as its checkpoint has it; nothing is written.
-
-    Args:
-        folder: of the run.
-        checkpoint: "latest"; "best", by success or return; or a step. Where the latest or the best is damaged, it is
-            the one before, and `problems` says so.
-        method: of the run, where it is somebody's own, `package.module:Class`: code is only imported when you name it.
-        env: of the run, where its name holds a module's, for the same reason.
-
-    Raises:
-        CheckpointError: there is no good checkpoint, none of that step, or it was made with other options.
-        ValueError: the folder holds no run.
-    """
-    folder = Path(folder)
-    config = load_config(folder, method, env)
-    found = find_checkpoint(folder, checkpoint)
-    check_options(found, plain_options(config))
-    training = make_training(config)
-    state = load_state(found, training, config)
-    return RestoredRun(config, training, state, int(found.path.name), found.problems)
-
-
-def list_steps(folder: Path) -> list[int]:
-    """The steps of all checkpoints that were saved whole, in order; whether they are still good is not looked at."""
-    if not (folder / CHECKPOINTS).is_dir():
-        return []
-    inside = [path for path in (folder / CHECKPOINTS).iterdir() if path.name.isdecimal()]
-    return sorted(int(path.name) for path in inside)
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return (folder / CHECKPOINTS / str(step)).absolute()
-
-
-def read_score(folder: Path, step: int) -> float:
-    """The score of a checkpoint; -∞ where it has none."""
-    try:
-        score = read_manifest(checkpoint_path(folder, step))["score"]
-    except DamagedCheckpointError:
-        return -np.inf
-    return -np.inf if score is None else score
+    """of damaged checkpoints that would have been chosen before this one"""
 
 
 def find_checkpoint(folder: str | Path, checkpoint: str | int = "latest") -> Checkpoint:
-    """The first good one in the order that `checkpoint` asks for; a step is that one or none."""
+    """Finds the first intact checkpoint in the order of `checkpoint`: "latest", "best", or a step."""
     folder = Path(folder)
     steps = list_steps(folder)
     if not steps:
@@ -229,66 +109,155 @@ def find_checkpoint(folder: str | Path, checkpoint: str | int = "latest") -> Che
         raise CheckpointError(f"checkpoint: expected latest, best, or a step; got {checkpoint!r}.")
     problems = []
     for step in order:
+        path = checkpoint_path(folder, step)
         try:
-            return Checkpoint(
-                checkpoint_path(folder, step), _verified(checkpoint_path(folder, step)), tuple(problems)
-            )
+            return Checkpoint(path, verify(path), tuple(problems))
         except DamagedCheckpointError as error:
             problems.append(str(error))
-    if problems and len(order) < len(steps):
-        raise CheckpointError(f"checkpoint: {'; '.join(problems)}. {folder} has those of the steps {steps}.")
-    if problems:
+    if len(order) == len(steps):
         raise CheckpointError(
-            f"checkpoint: no good checkpoint of {folder} is left: {'; '.join(problems)}. Saved again by --overwrite."
+            f"checkpoint: {folder} has no intact checkpoint: {'; '.join(problems)}. Train again with --overwrite."
         )
-    raise CheckpointError(f"checkpoint: {folder} has those of the steps {steps}; got {checkpoint}.")
+    problem = problems[0] if problems else f"{folder} has no checkpoint of step {checkpoint}"
+    raise CheckpointError(f"checkpoint: {problem}. Available steps: {steps}.")
+
+
+def list_steps(folder: Path) -> list[int]:
+    """Lists the steps of all checkpoints that were saved completely, ascending; does not verify them."""
+    paths = (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else ()
+    return sorted(int(path.name) for path in paths if path.name.isdecimal())
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Returns the path of the checkpoint of a step."""
+    return (folder / CHECKPOINTS / str(step)).absolute()
+
+
+def read_score(folder: Path, step: int) -> float:
+    """Reads the score of a checkpoint; -∞ if it has none."""
+    try:
+        score = read_manifest(checkpoint_path(folder, step))["score"]
+    except DamagedCheckpointError:
+        return -np.inf
+    return -np.inf if score is None else score
 
 
 def check_options(found: Checkpoint, options: dict[str, Any]) -> None:
-    """Refuses a checkpoint of other options than config.json's, by name: it would be taken for what it is not."""
-    if each := describe_mismatch(found.manifest["config"], options):
+    """Refuses a checkpoint that was saved with other options than those of config.json."""
+    if different := describe_mismatch(found.manifest["config"], options):
         raise CheckpointError(
-            f"checkpoint: {found.path} does not belong to the config.json of its run: {each}. Put the file back as it "
-            "was, or take the checkpoint away."
+            f"checkpoint: {found.path} does not match the config.json of its run: {different}. Restore config.json, or "
+            "remove the checkpoint."
         )
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Reads and verifies the manifest of a checkpoint, but not the files that it lists.
+
+    Raises:
+        DamagedCheckpointError: it is missing or has changed.
+    """
+    try:
+        text, expected = (folder / MANIFEST).read_bytes(), (folder / CHECKSUM).read_bytes()
+    except OSError as error:
+        raise DamagedCheckpointError(
+            f"{folder}: {error.strerror or error}: {MANIFEST} or {CHECKSUM}"
+        ) from error
+    if _checksum_line(text) != expected:
+        raise DamagedCheckpointError(f"{folder}: {MANIFEST} has changed since it was saved")
+    return json.loads(text)
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Verifies every file of a checkpoint and returns its manifest.
+
+    Raises:
+        DamagedCheckpointError: a file is missing, changed, or new, or the folder was renamed.
+    """
+    manifest = read_manifest(folder)
+    expected = manifest["files"]
+    found = {str(path.relative_to(folder)) for path in _list_files(folder)} - {MANIFEST, CHECKSUM}
+    for name in sorted(found ^ expected.keys()):
+        raise DamagedCheckpointError(
+            f"{folder}: {name} is {'missing' if name in expected else 'not part of it'}"
+        )
+    for name, entry in expected.items():
+        if _describe_file(folder / name) != entry:
+            raise DamagedCheckpointError(f"{folder}: {name} has changed since it was saved")
+    if str(manifest["step"]) != folder.name:
+        raise DamagedCheckpointError(f"{folder}: it was saved as the checkpoint of step {manifest['step']}")
+    return manifest
+
+
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Writes the manifest, the last file of a checkpoint, and flushes all files and folders to the disk."""
+    files = {str(path.relative_to(folder)): _describe_file(path) for path in _list_files(folder)}
+    text = (json.dumps(content | {"files": files}, indent=1, allow_nan=False) + "\n").encode()
+    write_atomically(folder / MANIFEST, text)
+    write_atomically(folder / CHECKSUM, _checksum_line(text))
+    for path in (*_list_files(folder), *sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """Flushes a file, or the names in a folder, to the disk: a power cut leaves a complete checkpoint or none."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _checksum_line(text: bytes) -> bytes:
+    return f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()
+
+
 def load_state(found: Checkpoint, training: Training, config: TrainConfig) -> TrainState:
-    """The state of a checkpoint on the devices that there are; shapes are compared before anything is loaded."""
+    """Loads the state onto the available devices; shapes and dtypes are compared first."""
     mesh = data_mesh()
     check_streams(config.streams, mesh)
-    expected = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
-    leaves, tree = jax.tree_util.tree_flatten_with_path(expected)
-    wanted = {path_name(path): _described(leaf) for path, leaf in leaves}
-    saved = {entry["path"]: entry for entry in found.manifest["arrays"] if entry["part"] == STATE}
+    shapes = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    wanted = {path_name(path): (list(leaf.shape), str(leaf.dtype)) for path, leaf in leaves}
+    entries = [entry for entry in found.manifest["arrays"] if entry["part"] == STATE]
+    saved = {entry["path"]: (entry["shape"], entry["dtype"]) for entry in entries}
     for name in sorted(wanted.keys() | saved.keys()):
-        here, there = wanted.get(name), _essential(saved.get(name))
+        here, there = wanted.get(name, "nothing"), saved.get(name, "missing")
         if here != there:
             raise CheckpointError(
-                f"checkpoint: {found.path} does not fit the run's config: {name} is {there or 'not there'}, expected "
-                f"{here or 'nothing'}. It was perhaps saved by another version of derex."
+                f"checkpoint: {found.path} does not fit the config of the run: {name} is {there}, expected {here}. It "
+                "may have been saved by another version of derex."
             )
     arrays = load_arrays(found)[STATE]
-    loaded = [_as_leaf(arrays[path_name(path)], leaf) for path, leaf in leaves]
+    loaded: list[Any] = [arrays[path_name(path)] for path, _ in leaves]
+    pairs = zip(loaded, leaves, strict=True)
+    loaded = [jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(leaf) else x for x, (_, leaf) in pairs]
     return placed(training, jax.tree.unflatten(tree, loaded), mesh)
 
 
 def load_arrays(found: Checkpoint) -> dict[str, dict[str, np.ndarray]]:
-    """All arrays of a checkpoint by part and path."""
+    """Loads all arrays of a checkpoint, by part and path."""
     from orbax.checkpoint import v1 as ocp
 
-    entries = found.manifest["arrays"]
     arrays: Any = ocp.load(str(found.path / ARRAYS))
     parts: dict[str, dict[str, np.ndarray]] = {STATE: {}, VISITS_PART: {}}
-    for entry in entries:
+    for entry in found.manifest["arrays"]:
         empty = np.zeros(entry["stored_shape"], entry["stored_dtype"])
-        array = np.asarray(arrays[entry["name"]]) if empty.size else empty
-        parts[entry["part"]][entry["path"]] = array
+        parts[entry["part"]][entry["path"]] = np.asarray(arrays[entry["name"]]) if empty.size else empty
     return parts
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
-    """All files of a checkpoint into a folder that is not there yet, the manifest last."""
+    """Writes all files of a checkpoint into a new folder, the manifest last."""
     from orbax.checkpoint import v1 as ocp
 
     folder.mkdir(parents=True)
@@ -296,69 +265,138 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     arrays: Any = {}
     for part, members in ((STATE, snapshot.state), (VISITS_PART, snapshot.visits)):
         for path, array in members.items():
-            name = f"{len(entries):05d}"
-            entries.append(
-                _entry(name, part, path, array, snapshot.dtypes.get(path) if part == STATE else None)
-            )
+            name, dtype = f"{len(entries):05d}", str(array.dtype)
+            dtype = snapshot.dtypes.get(path, dtype) if part == STATE else dtype
+            shape = (
+                array.shape[:-1] if dtype.startswith("key<") else array.shape
+            )  # their data have one axis more
+            entry = {"name": name, "part": part, "path": path, "shape": list(shape), "dtype": dtype}
+            entries.append(entry | {"stored_shape": list(array.shape), "stored_dtype": str(array.dtype)})
             if array.size:  # orbax refuses empty arrays; their shapes are in the manifest
                 arrays[name] = array
     ocp.save(str(folder.absolute() / ARRAYS), arrays)
-    write_manifest(
-        folder,
-        {
-            "step": snapshot.step,
-            "score": snapshot.score,
-            "progress": snapshot.progress,
-            "config": snapshot.config,
-            "arrays": entries,
-        },
-    )
+    content = {"step": snapshot.step, "score": snapshot.score, "progress": snapshot.progress}
+    write_manifest(folder, content | {"config": snapshot.config, "arrays": entries})
 
 
 def copy_arrays(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Copies of all arrays, by path, and their dtypes: the next iteration is free to reuse the memory."""
+    """Copies all arrays to host memory, by path, with their dtypes; the next iteration may reuse their memory."""
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
-    data = jax.device_get([(path_name(path), _data(leaf)) for path, leaf in leaves])
+    data = jax.device_get(
+        {path_name(path): jax.random.key_data(leaf) if _is_key(leaf) else leaf for path, leaf in leaves}
+    )
     dtypes = {path_name(path): str(leaf.dtype) for path, leaf in leaves}
-    return {name: np.array(array) for name, array in data}, dtypes
+    return {name: np.array(data[name]) for name in dtypes}, dtypes
 
 
 def path_name(path: Any) -> str:
-    """actor/environment/steps"""
+    """Formats a path in a tree: actor/environment/steps."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _verified(path: Path) -> dict[str, Any]:
-    """The manifest, once all files are as they were; a folder that was renamed is not what its name says."""
-    manifest = verify(path)
-    if manifest["step"] != int(path.name):
-        raise DamagedCheckpointError(f"{path}: it was saved as that of step {manifest['step']}")
-    return manifest
 
 
 def _is_key(leaf: Any) -> bool:
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+class Saver:
+    """Saves the checkpoints of a run, one at a time, in a background thread.
+
+    A checkpoint is written to a temporary folder and renamed when it is complete. Earlier checkpoints are not touched
+    before that.
+
+    Args:
+        folder: of the run.
+        keep: number of latest checkpoints that are kept, besides the best.
+        last: step of the checkpoint that is there already, if any.
+    """
+
+    def __init__(self, folder: Path, keep: int, last: int | None = None):
+        self._folder, self._keep, self._last = folder, keep, last
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Starts to write a checkpoint, once the previous one is written; a step that was just saved is skipped."""
+        self.wait()
+        if snapshot.step == self._last:
+            return
+        (self._folder / CHECKPOINTS).mkdir(exist_ok=True)
+        if free_bytes(self._folder) < snapshot.size + SPARE_BYTES:
+            raise self._full_disk(snapshot)
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="derex-checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until everything is written; raises the error of the background thread, if any."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, snapshot: Snapshot) -> None:
+        partial = self._folder / CHECKPOINTS / f".{snapshot.step}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            write_checkpoint(partial, snapshot)
+            path = checkpoint_path(self._folder, snapshot.step)
+            shutil.rmtree(path, ignore_errors=True)  # only a damaged one can be there
+            os.replace(partial, path)
+            flush(path.parent)
+            self._last = snapshot.step
+        except Exception as error:  # orbax and tensorstore raise many types
+            _remove_while_written(partial)
+            self._error = self._describe_error(error, snapshot)
+            return
+        try:
+            prune(self._folder, self._keep)
+        except OSError as error:  # the new checkpoint is good; the next save prunes again
+            with suppress(OSError):
+                add_event(self._folder, "old checkpoint not removed", problem=str(error), step=snapshot.step)
+
+    def _describe_error(self, error: Exception, snapshot: Snapshot) -> Exception:
+        full = any(words in str(error) for words in ("No space left", "Disk quota exceeded", "ENOSPC"))
+        if full or free_bytes(self._folder) < SPARE_BYTES:
+            return self._full_disk(snapshot)
+        text = f"--out: the checkpoint of step {snapshot.step} could not be written: {error}."
+        return SavingError(f"{text} {self._describe_last()}")
+
+    def _full_disk(self, snapshot: Snapshot) -> FullDiskError:
+        return FullDiskError(
+            f"--out: the disk of {self._folder} is full: the checkpoint of step {snapshot.step} needs up to "
+            f"{megabytes(snapshot.size + SPARE_BYTES)}, {megabytes(free_bytes(self._folder))} are free. "
+            f"{self._describe_last()} Free some space and run the same command again."
+        )
+
+    def _describe_last(self) -> str:
+        return "No earlier one exists." if self._last is None else f"The one of step {self._last} is intact."
 
 
-def _as_leaf(array: np.ndarray, leaf: Any) -> Any:
-    return jax.random.wrap_key_data(jax.numpy.asarray(array)) if _is_key(leaf) else array
+def prune(folder: Path, keep: int) -> None:
+    """Keeps the latest `keep` checkpoints and the best; removes others and partial ones, but no foreign files."""
+    steps = list_steps(folder)
+    kept = {str(step) for step in steps[-keep:]}
+    if steps:
+        kept.add(str(max(steps, key=lambda step: (read_score(folder, step), step))))
+    for path in (folder / CHECKPOINTS).iterdir():
+        if is_checkpoint_folder(path) and path.name not in kept:
+            removed = path.with_name(f".{path.name.strip('.')}.removed")  # so that half of one never counts
+            if path != removed:
+                shutil.rmtree(removed, ignore_errors=True)
+                os.replace(path, removed)
+            shutil.rmtree(removed)
 
 
-def _described(leaf: Any) -> dict[str, Any]:
-    return {"shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+def is_checkpoint_folder(path: Path) -> bool:
+    """Whether a run wrote it: a checkpoint, or the remains of one; a folder, not a link to one."""
+    return OWN_NAMES.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
-def _essential(entry: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if entry is None else {name: entry[name] for name in ("shape", "dtype")}
-
-
-def _entry(name: str, part: str, path: str, array: np.ndarray, dtype: str | None) -> dict[str, Any]:
-    """How the manifest describes an array; keys have one axis less than their data."""
-    dtype = dtype or str(array.dtype)
-    shape = list(array.shape[:-1] if dtype.startswith("key<") else array.shape)
-    stored = {"stored_shape": list(array.shape), "stored_dtype": str(array.dtype)}
-    return {"name": name, "part": part, "path": path, "shape": shape, "dtype": dtype} | stored
+def _remove_while_written(path: Path) -> None:
+    """Removes the remains of a failed write; other arrays may still be written for a moment."""
+    deadline, quiet = time.monotonic() + SETTLING_SECONDS, 0
+    while quiet < 3 and time.monotonic() < deadline:
+        quiet = 0 if path.exists() else quiet + 1
+        shutil.rmtree(path, ignore_errors=True)
+        time.sleep(0.05)

@@ -1,10 +1,8 @@
-"""Where the lines of metrics go besides metrics.jsonl: TensorBoard, Weights & Biases. Both are extras.
+"""Loggers of metrics besides metrics.jsonl, TensorBoard and Weights & Biases (both extras), and progress on a bar.
 
 loggers = make_loggers(("tensorboard",), folder, options, step)
-loggers.log(lines)      # of a log interval, one line for each seed
+loggers.log(lines)      # of a log interval, one line per seed
 loggers.close()
-
-Progress on a terminal: a live bar, or now and then a plain line where there is no terminal.
 """
 
 from __future__ import annotations
@@ -23,24 +21,24 @@ from derex.report.files import write_atomically
 
 Lines = list[dict[str, Any]]
 
-MOST_PARTS = 16  # of a list, such as the spectrum, that are logged
+MAX_LIST_ITEMS = 16  # of a list, such as the spectrum, that are logged
 
 
 @runtime_checkable
 class Logger(Protocol):
-    """Somebody who is told every line."""
+    """Receives every line of metrics."""
 
     def log(self, lines: Lines) -> None:
-        """The lines of an interval, one for each seed."""
+        """Logs the lines of an interval, one per seed."""
         ...
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Closes the logger."""
         ...
 
 
 class Loggers:
-    """Several of them as one; none is fine too."""
+    """Any number of loggers as one."""
 
     def __init__(self, members: Sequence[Logger] = ()):
         self._members = tuple(members)
@@ -55,10 +53,10 @@ class Loggers:
 
 
 class TensorBoard:
-    """Event files in DIR/tensorboard, a folder for each seed, so that TensorBoard draws them over each other."""
+    """Writes event files to DIR/tensorboard, a folder for each seed, so that TensorBoard overlays the seeds."""
 
     def __init__(self, folder: Path, options: dict[str, Any], step: int):
-        # What an earlier process wrote beyond the step from which the run goes on is to be forgotten.
+        # Events that an earlier process wrote after the step from which the run resumes are purged.
         self._open: Callable[[int], Any] = lambda seed: _import("tensorboard").SummaryWriter(
             logdir=str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step + 1 if step else 0
         )
@@ -80,7 +78,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of W&B in DIR/wandb; offline unless WANDB_MODE says otherwise, to be sent later by `wandb sync`."""
+    """Logs to a W&B run in DIR/wandb; offline unless WANDB_MODE is set, for a later `wandb sync`."""
 
     def __init__(self, folder: Path, options: dict[str, Any], step: int):
         self._run = _import("wandb").init(
@@ -116,7 +114,7 @@ LOGGERS: dict[str, _Kind] = {
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Refuses a logger that there is not, or whose library is not installed; before a run begins."""
+    """Refuses unknown loggers, and those whose library is not installed."""
     for name in names:
         if name not in LOGGERS:
             raise ValueError(
@@ -126,23 +124,20 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any], step: int = 0) -> Loggers:
-    """The loggers of these names, in a run's folder.
+    """Makes the loggers of a run.
 
     Args:
-        names: of `LOGGERS`; none is fine.
+        names: keys of `LOGGERS`; may be empty.
         folder: of the run.
-        config: its resolved options, as config.json has them.
-        step: from which the run goes on; 0: it begins.
+        config: its resolved options, as in config.json.
+        step: from which the run resumes; 0: it starts.
     """
     check_loggers(names)
     return Loggers([LOGGERS[name].build(Path(folder), config, step) for name in dict.fromkeys(names)])
 
 
 def flatten_line(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a line by name, the first parts of a list one by one; what is None or NaN is left out.
-
-    Those of a dict have its name in front: tasks/catch/return.
-    """
+    """Yields the finite numbers of a line by name: of lists the first items, of dicts as tasks/catch/return."""
     for name, value in line.items():
         if name not in ("step", "seed"):
             yield from _flattened(name, value)
@@ -151,7 +146,7 @@ def flatten_line(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
     parts: dict[str, Any] = value if isinstance(value, dict) else {}
     if isinstance(value, list):
-        parts = {f"{place:02d}": part for place, part in enumerate(value[:MOST_PARTS])}
+        parts = {f"{place:02d}": part for place, part in enumerate(value[:MAX_LIST_ITEMS])}
     for inner, part in parts.items():
         yield from _flattened(f"{name}/{inner}", part)
     if isinstance(value, int | float) and math.isfinite(value):
@@ -159,7 +154,7 @@ def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _import(name: str) -> Any:
-    """The library of a logger."""
+    """Imports the library of a logger."""
     library = LOGGERS[name].library
     try:
         return import_module(library)
@@ -170,7 +165,7 @@ def _import(name: str) -> Any:
 
 
 def _wandb_id(folder: Path, step: int) -> str:
-    """The same for a run that goes on, another for one that begins."""
+    """The W&B id of a run: the same when it resumes, a new one when it starts."""
     path = folder / "wandb" / "derex-run-id"
     if step and path.exists():
         return path.read_text(encoding="utf-8").strip()

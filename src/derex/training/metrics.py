@@ -1,12 +1,9 @@
-"""Numbers of many tasks as one: means over tasks of their means, so that quick tasks do not count for more.
+"""From the sums of a log interval to lines of metrics, one for each seed, and the record of visits.
 
-A task of which no episode has ended has no mean, and is left out; `tasks_counted` says how many are in.
-
-From the sums of a log interval to its lines of metrics, one for each seed.
+Of several tasks the numbers are means over tasks of their means, so that tasks with short episodes do not count for
+more. A task of which no episode has ended has no mean and is left out; `tasks_counted` says how many are in.
 
 Shapes: N seeds, B streams, n numbered states.
-
-visitation.npz of a run, written now and then; it goes on where a checkpoint left it.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from derex._text import to_plain
 from derex.envs.multitask import TaskAssignment
 from derex.envs.suites.dmlab import LEVELS, human_normalised, plain
 from derex.report.data import spearman
@@ -32,15 +30,16 @@ from derex.types import EnvironmentSpec
 
 TASKS = "tasks"
 HUMAN_SCORE_CAP = 100.0
-"""a human-normalised score counts up to this, as is usual for DMLab-30"""
+"""human-normalised scores count up to this, as is usual for DMLab-30"""
+VISITS_SECONDS = 60.0  # between two writes of the record of visits
 
 
 def average_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The numbers of a line of metrics from those of each task, with these in it.
+    """Averages the numbers of each task into those of a line of metrics, which also contains them by task.
 
     Args:
-        tasks: return, success, episode_length (None where there is none) and episodes, by task. Levels of DeepMind Lab
-            get their human-normalised score besides, and the line the mean of all, capped and uncapped.
+        tasks: return, success, episode_length (each may be None) and episodes, by task. Levels of DeepMind Lab also
+            get their human-normalised score, and the line the mean of all, capped and uncapped.
     """
     rows = {name: add_human_score(name, row) for name, row in tasks.items()}
     line: dict[str, Any] = {
@@ -57,7 +56,7 @@ def average_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def add_human_score(task: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The row of a task, with its human-normalised score where it is a level of DMLab-30: 100 is what people reach."""
+    """Adds the human-normalised score to the row of a DMLab-30 level: 100 is the score of people."""
     if not has_human_score(task):
         return row
     score = row["return"]
@@ -65,22 +64,22 @@ def add_human_score(task: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_human_score(task: str) -> bool:
-    """Whether it is known how people do in it."""
+    """Whether the score of people is known."""
     return task.startswith("dmlab:") and plain(task) in LEVELS
 
 
 def average_over(rows: Mapping[str, dict[str, Any]], name: str, cap: float = np.inf) -> float | None:
-    """The mean of one number over the tasks that have it, each counted up to `cap`."""
+    """The mean of one number over the tasks that have it, each at most `cap`."""
     values = [row[name] for row in rows.values() if row.get(name) is not None]
     return float(np.mean(np.minimum(values, cap))) if values else None
 
 
 class DivergedError(ValueError):
-    """Numbers of the training are no longer finite."""
+    """Training has diverged: values are no longer finite."""
 
 
 class IntervalSums(NamedTuple):
-    """The sums of an interval, as numpy arrays with the seeds in front."""
+    """The sums of a log interval, as numpy arrays with a leading axis of seeds."""
 
     iterations: Shaped[Any, " N"]
     skipped: Shaped[Any, " N"]
@@ -91,81 +90,97 @@ class IntervalSums(NamedTuple):
     episodes: Any
     """an `EpisodeSums`, each (N, B)"""
     report: dict[str, Any]
-    """what the representation reports: (N,) each, and the spectrum (N, k)"""
+    """of the representation: (N,) each, and the spectrum (N, k)"""
     assigned: TaskAssignment | None = None
-    """which stream plays which task, where there are several"""
+    """which stream plays which task, if there are several"""
 
 
-def read(training: Training, state: TrainState) -> IntervalSums:
-    """Copies the sums from the device."""
+def read_sums(training: Training, state: TrainState) -> IntervalSums:
+    """Copies the sums of the interval from the device."""
     report = training.report(state)
     episodes = training.streams.summary(state.actor.environment)
-    reading = jax.device_get(IntervalSums(*state.tally, episodes, report))
-    return reading._replace(assigned=training.streams.assigned)
+    sums = jax.device_get(IntervalSums(*state.tally, episodes, report))
+    return sums._replace(assigned=training.streams.assigned)
 
 
 def check_skipped_updates(
     skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0
 ) -> None:
-    """Raises `DivergedError` where a seed has skipped `most` updates in a row; `skips` has the seeds in front.
+    """Raises `DivergedError` if a seed has skipped `most` updates in a row.
 
-    Rows may begin and end between two looks, so that the longest counts, if it is longer than that of `before`, when
-    the run was begun or gone on with: under a `most` that is lower now, what was skipped then is no reason to stop.
+    A row may start and end between two checks, so the longest row counts if it has grown since the run started or
+    resumed: rows from before do not stop a run whose `most` is lower now.
+
+    Args:
+        skips: (N,) each.
+        step: environment steps so far, for the message.
+        seeds: N of them.
+        most: updates in a row.
+        before: the longest rows when the run started or resumed: (N,) or 0.
     """
     rows = np.where(np.asarray(skips.most) > before, skips.most, skips.in_a_row)
-    place = int(np.argmax(rows))
-    if rows[place] < most:
+    n = int(np.argmax(rows))
+    if rows[n] < most:
         return
-    causes = [name for name, there in zip(CAUSES, np.asarray(skips.causes)[place], strict=True) if there]
+    causes = [name for name, found in zip(CAUSES, np.asarray(skips.causes)[n], strict=True) if found]
     raise DivergedError(
-        f"training diverged by step {step}, seed {seeds[place]}: {most} updates in a row were skipped since "
-        f"{' and '.join(causes)} was not finite. The checkpoints from before are good. A smaller learning rate or more "
-        "streams may help; where an environment gives such numbers now and then, a larger --max-skipped."
+        f"training diverged by step {step}, seed {seeds[n]}: {most} updates in a row were skipped because "
+        f"{' and '.join(causes)} was not finite. Earlier checkpoints are intact. Try a smaller learning rate or more "
+        "streams; if the environment itself produces non-finite values now and then, a larger --max-skipped."
     )
 
 
 def make_lines(
-    reading: IntervalSums, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
+    sums: IntervalSums, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """One dict for each seed; `times` is the same in all. Raises `DivergedError` where a number is not finite.
+    """Makes the line of metrics of each seed, floats rounded to the seven digits of single precision.
 
-    Of several tasks the numbers of episodes are means over tasks, each of which counts alike (`average_tasks`).
+    Args:
+        sums: of the interval.
+        spec: of the environment.
+        step: environment steps of each seed at the end of the interval.
+        seeds: N of them.
+        times: numbers that are the same in all lines.
+
+    Raises:
+        DivergedError: a number is not finite.
     """
-    lines = [
-        {"step": step, "seed": seed} | _episodes_of(reading, spec, place) | times | _numbers(reading, place)
-        for place, seed in enumerate(seeds)
-    ]
-    for line in lines:
+    lines = []
+    for n, seed in enumerate(seeds):
+        line = {"step": step, "seed": seed} | _episodes(sums, spec, n) | times | _means(sums, n)
         _check_finite(line)
-    if spec.n_states:
-        lines = [line | _states(reading, place) for place, line in enumerate(lines)]
-    return [{name: _rounded(value) for name, value in line.items()} for line in lines]
+        if spec.n_states:
+            visits, bonuses = (total[n].astype(np.float64) for total in (sums.visits, sums.bonuses))
+            line["states_seen"] = int(np.count_nonzero(visits))
+            line["bonus_rank_correlation"] = rank_correlation(visits, bonuses)
+        lines.append(to_plain(line, digits=7))
+    return lines
 
 
 def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray, " n"]) -> float | None:
-    """Spearman's correlation of mean bonus and 1/visits over the states seen; None where either is constant."""
+    """Spearman's correlation of mean bonus and 1/visits over the visited states; None if either is constant."""
     seen = visits > 0
     correlation = spearman(bonuses[seen] / visits[seen], -visits[seen])
     return None if math.isnan(correlation) else correlation
 
 
-def _episodes_of(reading: IntervalSums, spec: EnvironmentSpec, place: int) -> dict[str, Any]:
-    """Of one seed: of all its streams, or of the streams of each task."""
-    sums = {name: np.asarray(part[place]) for name, part in reading.episodes._asdict().items()}
-    tasks = reading.assigned
+def _episodes(sums: IntervalSums, spec: EnvironmentSpec, n: int) -> dict[str, Any]:
+    """Means over the episodes of seed n: of all its streams, or averaged over its tasks."""
+    parts = {name: np.asarray(part[n]) for name, part in sums.episodes._asdict().items()}
+    tasks = sums.assigned
     if tasks is None:
-        return add_human_score(spec.name, _episodes(sums, spec))
+        return add_human_score(spec.name, _average_episodes(parts, spec))
     return average_tasks(
         {
-            own.name: _episodes({name: part[tasks.task == k] for name, part in sums.items()}, own)
-            for k, own in enumerate(tasks.specs)
+            task.name: _average_episodes({name: part[tasks.task == k] for name, part in parts.items()}, task)
+            for k, task in enumerate(tasks.specs)
         }
     )
 
 
-def _episodes(sums: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) -> dict[str, Any]:
-    """Means over the episodes that ended in the interval; None where none did, or a reward was not finite."""
-    totals = {name: np.sum(part, dtype=np.float64) for name, part in sums.items()}
+def _average_episodes(parts: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) -> dict[str, Any]:
+    """Means over the episodes that ended in the interval; None if none did, or a reward was not finite."""
+    totals = {name: np.sum(part, dtype=np.float64) for name, part in parts.items()}
     episodes = int(totals["episodes"])
 
     def mean(name: str) -> float | None:
@@ -179,21 +194,13 @@ def _episodes(sums: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) 
     }
 
 
-def _numbers(reading: IntervalSums, place: int) -> dict[str, Any]:
-    """Means over the iterations that were learnt from, and what the representation reports at the end."""
-    iterations = int(reading.iterations[place])
-    sums = {name: float(values[place]) for name, values in sorted(reading.numbers.items())}
-    means = {name: total / iterations if iterations else None for name, total in sums.items()}
-    means |= {"skipped_updates": int(reading.skipped[place])}
-    return means | {name: np.asarray(values[place]).tolist() for name, values in reading.report.items()}
-
-
-def _states(reading: IntervalSums, place: int) -> dict[str, Any]:
-    visits, bonuses = (sums[place].astype(np.float64) for sums in (reading.visits, reading.bonuses))
-    return {
-        "states_seen": int(np.count_nonzero(visits)),
-        "bonus_rank_correlation": rank_correlation(visits, bonuses),
-    }
+def _means(sums: IntervalSums, n: int) -> dict[str, Any]:
+    """Means over the iterations of seed n that were not skipped, and the report of the representation."""
+    iterations = int(sums.iterations[n])
+    totals = {name: float(values[n]) for name, values in sorted(sums.numbers.items())}
+    means = {name: total / iterations if iterations else None for name, total in totals.items()}
+    means |= {"skipped_updates": int(sums.skipped[n])}
+    return means | {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
 
 
 def _check_finite(line: dict[str, Any]) -> None:
@@ -201,77 +208,66 @@ def _check_finite(line: dict[str, Any]) -> None:
     wrong = [name for name, value in values.items() if not np.all(np.isfinite(value))]
     if wrong:
         raise DivergedError(
-            f"training diverged by step {line['step']}, seed {line['seed']}: {', '.join(wrong)} not finite. What was "
-            "logged before is kept. A smaller learning rate or more streams may help."
+            f"training diverged by step {line['step']}, seed {line['seed']}: {', '.join(wrong)} not finite. Earlier "
+            "lines are kept. Try a smaller learning rate or more streams."
         )
 
 
-def _rounded(value: Any) -> Any:
-    """Floats to the seven digits that single precision has."""
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-VISITS_SECONDS = 60.0  # between two writes
-
-
 class VisitRecorder:
-    """The record of visits and its files; where states have no numbers, nothing."""
+    """Records visits and writes visitation.npz; does nothing if states are not numbered.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        saved: the `arrays` of a checkpoint.
+    """
 
     def __init__(
         self, config: TrainConfig, spec: EnvironmentSpec, saved: dict[str, np.ndarray] | None = None
     ):
-        """`saved` is what `arrays` gave."""
         self._folder: Path = config.out
         self._log: ResumableVisitLog | None = None
         if spec.n_states:
             self._log = ResumableVisitLog(config.env, config.all_seeds, spec.n_states, spec.positions)
-            self._log.go_on_from(saved or {})
+            self._log.load_arrays(saved or {})
         self._written = time.monotonic()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps of it."""
-        return {} if self._log is None else self._log.arrays()
+        """Returns the arrays that a checkpoint stores."""
+        return {} if self._log is None else self._log.to_arrays()
 
-    def add(self, step: int, reading: IntervalSums) -> None:
-        """One more interval, which ended at `step`."""
-        if self._log is None:
-            return
-        self._log.add(step, reading.visits, reading.bonuses)
-        if time.monotonic() - self._written > VISITS_SECONDS:
-            self.write()
+    def add(self, step: int, sums: IntervalSums) -> None:
+        """Adds an interval that ended at `step`."""
+        if self._log is not None:
+            self._log.add(step, sums.visits, sums.bonuses)
+            if time.monotonic() - self._written > VISITS_SECONDS:
+                self.write()
 
     def write(self) -> None:
-        """The file."""
+        """Writes visitation.npz."""
         if self._log is not None:
             save_visits(self._log.visits(), self._folder / VISITS)
             self._written = time.monotonic()
 
     def draw(self) -> None:
-        """The picture, where states have places."""
-        if self._log is None:
-            return
-        from derex.report.figures import visitation_figure
+        """Draws visitation.png, if states have positions."""
+        if self._log is not None and len(self._log.visits().positions):
+            from derex.report.figures import visitation_figure
 
-        visits = self._log.visits()
-        if len(visits.positions):
-            visitation_figure(visits, self._folder / VISITS_PICTURE)
+            visitation_figure(self._log.visits(), self._folder / VISITS_PICTURE)
 
 
 class ResumableVisitLog(VisitLog):
-    """A log that can be put into arrays, whole, and taken out again."""
+    """A record of visits that a checkpoint can store."""
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it; copies."""
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Returns copies of all its numbers."""
         visits = self.visits()
         widths = np.array([self._width, self._in_last])
         return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
 
-    def go_on_from(self, arrays: dict[str, Any]) -> None:
-        """As it was when `arrays` was called."""
+    def load_arrays(self, arrays: dict[str, Any]) -> None:
+        """Restores what `to_arrays` returned; nothing from an empty dict."""
         if arrays:
             rows = zip(arrays["steps"], arrays["counts"], arrays["bonuses"], strict=True)
             self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]

@@ -17,8 +17,8 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
 from derex.report.runs import find_runs
-from derex.training import TrainConfig, train
-from derex.training.checkpoints import CheckpointError, Snapshot, path_name, restore_run, write_checkpoint
+from derex.training import TrainConfig, restore_run, train
+from derex.training.checkpoints import CheckpointError, Snapshot, path_name, write_checkpoint
 from derex.training.evaluate import evaluate, save_evaluation, summarise
 from derex.training.factory import make_training
 from derex.training.film import film_episode
