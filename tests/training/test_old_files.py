@@ -20,8 +20,6 @@ OLD = Path(__file__).parents[1] / "data" / "v0_1_0"
 EXPECTED = json.loads((OLD / "expected.json").read_text())
 TIMES = ("steps_per_second", "seconds")
 
-pytestmark = pytest.mark.usefixtures("optimised_compilation")
-
 
 def assert_close(found: Any, expected: Any) -> None:
     """Compares nested values; floats to single precision."""
