@@ -31,7 +31,6 @@ from derex.representations.base import (
     Representation,
     RepresentationState,
     no_auxiliary,
-    no_bonus,
     track_nothing,
 )
 from derex.types import Trajectories
@@ -43,7 +42,7 @@ NOTHING = Representation(
     lambda key, sizes: RepresentationState(None, None, None, None),
     no_auxiliary,
     track_nothing,
-    lambda state, view, key: (state, no_bonus(view)),
+    lambda state, view, key: (state, jnp.zeros(view.trajectories.shape)),
     lambda state: {},
 )
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.representations.decomposed import DecompositionConfig, begin_episodes, newness
+from derex.representations.decomposed import DecompositionConfig, compute_episodic_novelty, init_episodes
 
 B, S, K = 4, 12, 5
 
@@ -37,8 +37,8 @@ def steps():
 @pytest.mark.parametrize("ridge", [0.01, 0.1, 1.0])
 def test_the_definition(steps, ridge):
     features, first = steps
-    kept = begin_episodes(B, K)
-    found, _ = newness(jnp.asarray(features, jnp.float32), jnp.asarray(first), kept, ridge)
+    kept = init_episodes(B, K)
+    found, _ = compute_episodic_novelty(jnp.asarray(features, jnp.float32), jnp.asarray(first), kept, ridge)
     np.testing.assert_allclose(found, by_definition(features, first, ridge), atol=2e-5)
 
 
@@ -46,9 +46,9 @@ def test_unrolls_go_on_where_the_last_one_ended(steps):
     """The last step of an unroll is step 0 of the next."""
     features, first = (jnp.asarray(part) for part in steps)
     features = features.astype(jnp.float32)
-    whole, _ = newness(features, first, begin_episodes(B, K), 0.1)
-    early, kept = newness(features[:, :6], first[:, :6], begin_episodes(B, K), 0.1)
-    late, _ = newness(features[:, 5:], first[:, 5:], kept, 0.1)
+    whole, _ = compute_episodic_novelty(features, first, init_episodes(B, K), 0.1)
+    early, kept = compute_episodic_novelty(features[:, :6], first[:, :6], init_episodes(B, K), 0.1)
+    late, _ = compute_episodic_novelty(features[:, 5:], first[:, 5:], kept, 0.1)
     np.testing.assert_allclose(early[:, -1], late[:, 0], atol=1e-6)
     np.testing.assert_allclose(jnp.concatenate([early[:, :-1], late], axis=1), whole, atol=1e-6)
 
@@ -57,7 +57,7 @@ def test_what_was_seen_counts_less_and_what_is_orthogonal_in_full():
     f, other = np.eye(K)[0] * 2.0, np.eye(K)[1]
     features = jnp.asarray([[f, f, f, other]], jnp.float32)
     ridge = 0.2  # r = 1
-    found, _ = newness(features, jnp.zeros((1, 4), bool), begin_episodes(1, K), ridge)
+    found, _ = compute_episodic_novelty(features, jnp.zeros((1, 4), bool), init_episodes(1, K), ridge)
     expected = [1.0, 1 / 5, 1 / 9, 1.0]  # 1 / (1 + n ‖f‖² / r)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
 
@@ -65,7 +65,7 @@ def test_what_was_seen_counts_less_and_what_is_orthogonal_in_full():
 def test_a_new_episode_has_shown_nothing(steps):
     features, _ = steps
     first = jnp.ones((B, S), bool)
-    found, _ = newness(jnp.asarray(features, jnp.float32), first, begin_episodes(B, K), 0.1)
+    found, _ = compute_episodic_novelty(jnp.asarray(features, jnp.float32), first, init_episodes(B, K), 0.1)
     np.testing.assert_allclose(found, 1.0, rtol=1e-5)
 
 
@@ -73,11 +73,13 @@ def test_the_bonus_is_multiplied(steps):
     """And is untouched where the option is not used: the control."""
     features, first = jnp.asarray(steps[0], jnp.float32), jnp.asarray(steps[1])
     plain, episodic = DecompositionConfig(k=K), DecompositionConfig(k=K, episodic=0.1)
-    tracked = plain.track(plain.initial(), plain.seen(features, features, jnp.ones((B, S))))
-    rare, nothing = plain.bonus_of_steps(features, tracked, first, plain.begin_episodes(B))
+    tracked = plain.track(
+        plain.init_tracked(), plain.compute_statistics(features, features, jnp.ones((B, S)))
+    )
+    rare, nothing = plain.compute_bonuses(features, tracked, first, plain.init_episodes(B))
     assert nothing is None
     np.testing.assert_array_equal(rare, plain.bonus(features, tracked))
-    found, kept = episodic.bonus_of_steps(features, tracked, first, episodic.begin_episodes(B))
+    found, kept = episodic.compute_bonuses(features, tracked, first, episodic.init_episodes(B))
     assert kept is not None
     assert kept.shape == (B, K, K)
     assert bool(jnp.all(found <= rare))
@@ -99,7 +101,7 @@ def test_it_stays_a_share_over_long_episodes():
     """Thousands of updates in single precision."""
     key = jax.random.key(0)
     features = jax.random.normal(key, (2, 4000, 16)) * jnp.logspace(-1, 1, 16)
-    found, kept = newness(features, jnp.zeros((2, 4000), bool), begin_episodes(2, 16), 0.1)
+    found, kept = compute_episodic_novelty(features, jnp.zeros((2, 4000), bool), init_episodes(2, 16), 0.1)
     assert bool(jnp.all((found >= 0.0) & (found <= 1.0)))
     assert np.linalg.eigvalsh(np.asarray(kept, np.float64)).min() > -1e-5
     expected = by_definition(np.asarray(features[:1], np.float64), np.zeros((1, 4000), bool), 0.1)

@@ -1,13 +1,9 @@
-"""Options of representations, refused where they make no sense: by their whole names, before anything is built.
+"""The interface between an agent and its auxiliary representation: a record of pure functions.
 
-What an auxiliary representation is to an agent: a small record of pure functions.
+The agent passes its rollouts and receives a bonus; the representation may add a loss to the agent's. A new
+representation is one file with a frozen dataclass whose `build` returns this record, and an entry in `METHODS`.
 
-An agent shows it what happened and gets a bonus back; it lets it add a loss to its own. It never asks which one it is.
-A new representation is one file with a function that returns this record, and a line in `METHODS`.
-
-Shapes: B streams, S steps of an unroll, W and H units of the agent's F₁ and F₂.
-
-No representation: the agent by itself.
+Shapes: B streams, S steps of a rollout, W and H units of the agent's F₁ and F₂.
 """
 
 from __future__ import annotations
@@ -30,14 +26,14 @@ LARGEST_COUNT = 1 << 20
 
 
 def check(name: str, value: Any, good: bool, expected: str) -> None:
-    """Raises `ValueError` unless it is good; `name` is that within the representation."""
+    """Raises `ValueError` for the option `representation.<name>` unless `good`."""
     if not good:
         raise ValueError(f"representation.{name}: expected {expected}; got {value!r}.")
 
 
 @contextmanager
-def named(prefix: str) -> Iterator[None]:
-    """What is refused inside, by its name alone, is named within the representation."""
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Prepends `representation.<prefix>` to errors that begin with an option's name."""
     try:
         yield
     except ValueError as error:
@@ -45,38 +41,37 @@ def named(prefix: str) -> Iterator[None]:
 
 
 def check_counts(prefix: str, **values: int) -> None:
-    """Whole numbers of something that there has to be."""
+    """Checks numbers of units, features or streams."""
     for name, value in values.items():
-        check(
-            f"{prefix}{name}", value, 1 <= value <= LARGEST_COUNT, f"at least 1 and at most {LARGEST_COUNT}"
-        )
+        good = 1 <= value <= LARGEST_COUNT
+        check(f"{prefix}{name}", value, good, f"at least 1 and at most {LARGEST_COUNT}")
 
 
 def check_weights(prefix: str, **values: float) -> None:
-    """How much something counts."""
+    """Checks weights: finite and not negative."""
     for name, value in values.items():
         check(f"{prefix}{name}", value, 0.0 <= value < math.inf, "a finite number, 0 or more")
 
 
 def check_positive(prefix: str, **values: float) -> None:
-    """What is divided by, or stepped with."""
+    """Checks divisors and step sizes: finite and positive."""
     for name, value in values.items():
         check(f"{prefix}{name}", value, 0.0 < value < math.inf, "a finite number above 0")
 
 
 LAMBDA_B = 0.02
-"""λ_b where nothing else is said. Bonuses come at every step and add up over 1/(1 - γ) of them, a sparse reward comes
-once and is at most `reward_clip`: at λ_b = 1 finding it hardly matters. Advantages are normalised, so that before there
-is any reward a small λ_b drives exploration as well as a large one"""
+"""default λ_b. Bonuses are paid at every step and add up over 1/(1 - γ) steps; a sparse reward is paid once and is at
+most `reward_clip`: at λ_b = 1 it hardly matters. Advantages are normalised, so before any reward a small λ_b drives
+exploration as well as a large one"""
 
 
 class Sizes(NamedTuple):
-    """What a representation has to know to be built."""
+    """Sizes that a representation's networks depend on."""
 
     observation: tuple[Part, ...]
     """the parts of an observation, in the order of the tree's leaves"""
     action: int
-    """numbers that encode an action"""
+    """values that encode an action"""
     embedding: int
     """units W of the agent's F₁"""
     belief: int
@@ -86,7 +81,7 @@ class Sizes(NamedTuple):
 
 
 class RolloutView(NamedTuple):
-    """An unroll as the agent sees it. Gradients flow into F₁ and F₂ where the agent trains, and nowhere else."""
+    """A rollout with the agent's embeddings and beliefs. Gradients reach F₁ and F₂ only in the agent's own update."""
 
     trajectories: Trajectories
     embedded: Embedded
@@ -96,77 +91,72 @@ class RolloutView(NamedTuple):
 
 
 class RepresentationState(NamedTuple):
-    """All that a representation keeps."""
+    """State of a representation."""
 
     joint: Any
     """networks trained with the agent, by its optimiser, through `auxiliary`"""
     own: Any
-    """networks trained by themselves, in `observe`, with the state of their optimiser"""
+    """networks with their own optimiser, trained in `observe`"""
     tracked: Any
     """running statistics"""
     memory: Any
-    """of each stream, from unroll to unroll: arrays that begin with B"""
+    """of each stream, between rollouts: arrays that begin with B"""
 
 
 class BonusUse(NamedTuple):
-    """What the agent does with the bonus, once it is divided by its running deviation."""
+    """How the bonus, divided by its running deviation, enters the reward."""
 
     lambda_b: float = 0.0
-    """its weight in R + λ_b Bonus; 0: none"""
+    """its weight in R + λ_b Bonus; 0: no bonus"""
     centred: bool = True
-    """subtract the unroll's mean: otherwise staying alive is itself worth a lot"""
+    """subtract the rollout's mean: otherwise longer episodes are rewarded for their length"""
 
 
 class Representation(NamedTuple):
-    """The record."""
+    """Pure functions of a representation."""
 
     init: Callable[[PRNGKeyArray, Sizes], RepresentationState]
-    """before anything is seen"""
+    """state before the first rollout"""
     auxiliary: Callable[[Any, RolloutView, PRNGKeyArray], tuple[Float[Array, ""], Any]]
-    """(joint, view, key) -> a loss to add to the agent's, and what it saw, for `track`"""
+    """(joint, view, key) -> a loss to add to the agent's, and statistics for `track`"""
     track: Callable[[RepresentationState, Any], RepresentationState]
-    """takes what `auxiliary` saw into the running statistics"""
+    """adds the statistics of `auxiliary` to the running ones"""
     observe: Callable[
         [RepresentationState, RolloutView, PRNGKeyArray], tuple[RepresentationState, Float[Array, "B S"]]
     ]
-    """(state, a fresh unroll, key) -> the state after learning from it by itself, and the bonus of every step"""
+    """(state, new rollout, key) -> the state after the representation's own training, and the bonus of every step"""
     report: Callable[[RepresentationState], dict[str, Array]]
-    """numbers worth watching: scalars, and "spectrum" (k,) where there is one"""
+    """metrics: scalars, and "spectrum" (k,) where there is one"""
     use: BonusUse = BonusUse()
     """how the bonus enters the reward"""
 
 
 @runtime_checkable
 class RepresentationConfig(Protocol):
-    """Plain options of a representation (a frozen dataclass), from which the record is built.
+    """Options of a representation: a frozen dataclass.
 
-    One that cannot learn from short unrolls says so by an attribute `shortest_unroll`.
+    An optional attribute `shortest_unroll` is the least number of transitions of a rollout that it can learn from.
     """
 
     def build(self) -> Representation: ...
 
 
-def no_bonus(view: RolloutView) -> Float[Array, "B S"]:
-    """Nothing is rare."""
-    return jnp.zeros(view.trajectories.shape)
-
-
 def no_auxiliary(joint: Any, view: RolloutView, key: PRNGKeyArray) -> tuple[Float[Array, ""], None]:
-    """Nothing is trained with the agent."""
+    """`auxiliary` of a representation that is not trained with the agent."""
     return jnp.zeros(()), None
 
 
-def track_nothing(state: RepresentationState, seen: Any) -> RepresentationState:
-    """Nothing was seen."""
+def track_nothing(state: RepresentationState, statistics: Any) -> RepresentationState:
+    """`track` of a representation without statistics of `auxiliary`."""
     return state
 
 
 @dataclass(frozen=True)
 class NoRepresentation:
-    """Trains nothing, tracks nothing, finds nothing rare."""
+    """No networks, no statistics, zero bonus: the agent alone."""
 
     def build(self) -> Representation:
-        """The record."""
+        """Builds the record."""
         return Representation(_init, no_auxiliary, track_nothing, _observe, lambda state: {})
 
 
@@ -177,4 +167,4 @@ def _init(key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
 def _observe(
     state: RepresentationState, view: RolloutView, key: PRNGKeyArray
 ) -> tuple[RepresentationState, Float[Array, "B S"]]:
-    return state, no_bonus(view)
+    return state, jnp.zeros(view.trajectories.shape)

@@ -1,29 +1,27 @@
-"""How much of a representation an episode has not shown yet.
+"""Decompositions in an agent: options, tracked statistics, the bonus (Section 4, exploration), and its episodic factor.
 
-The norm of De-Rex tells what is rare in all experience. Where every episode has a world of its own, that is not enough:
-whoever finds a rare sight may stay before it, or go to and fro, and is paid at every step. Here each stream keeps the
-features of its episode, M = r I + Σ f fᵀ, and what counts of a new one is the share that the others leave of it,
+The norm of De-Rex is large for what is rare in all experience. Where every episode has a new world, that is not enough:
+an agent that finds a rare observation may stay there and is paid at every step. With `episodic`, each stream keeps the
+features of its episode, M = r I + Σ f fᵀ, and the bonus is multiplied by the share of f that they do not explain,
 
     new(h_t) = r f(h_t)ᵀ M⁻¹ f(h_t) / ‖f(h_t)‖²,
 
-which is 1 for what is orthogonal to all before, and 1 / (1 + n ‖f‖² / r) for what was seen n times and nothing else. f
-is whitened over all experience, so that every direction counts alike. Not in the paper. The elliptical episodic bonus
+which is 1 if f(h_t) is orthogonal to all before, and 1 / (1 + n ‖f‖² / r) if only f(h_t) was seen, n times. f is
+whitened over all experience, so that all directions have equal weight. Not in the paper; the elliptical episodic bonus
 of Henaff et al. (2022) is fᵀ M⁻¹ f alone, on features of inverse dynamics.
 
-Shapes: B streams, S steps of an unroll, k features.
-
-What all decompositions track, and the bonus and numbers that are read off it (Section 4, exploration).
+Shapes: B streams, S steps of a rollout, t pairs of each stream, k features.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from derex.decomposition.bonus import compute_bonus, compute_ritz_bonus, whiten, whiten_sigma
 from derex.decomposition.objectives import Objective, make_objective
@@ -40,20 +38,33 @@ from derex.decomposition.statistics import (
     update_statistics,
 )
 from derex.networks.histories import split_halves
-from derex.representations.base import check, check_counts, check_weights, named
+from derex.representations.base import (
+    LAMBDA_B,
+    BonusUse,
+    Representation,
+    RepresentationState,
+    RolloutView,
+    Sizes,
+    check,
+    check_counts,
+    check_weights,
+    no_auxiliary,
+    prefix_errors,
+    track_nothing,
+)
 
-SMALLEST = 1e-6  # ‖f‖² that is divided by
+SMALLEST = 1e-6  # lower bound on the ‖f‖² that is divided by
 
 
-def begin_episodes(streams: int, k: int) -> Float[Array, "B k k"]:
+def init_episodes(streams: int, k: int) -> Float[Array, "B k k"]:
     """r M⁻¹ of every stream before its first step."""
     return jnp.broadcast_to(jnp.eye(k), (streams, k, k))
 
 
-def newness(
+def compute_episodic_novelty(
     features: Float[Array, "B S k"], first: Bool[Array, "B S"], kept: Float[Array, "B k k"], ridge: float
 ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"]]:
-    """new(h_t) of every step, and what to keep: all before the last step, with which the next unroll begins.
+    """new(h_t) of every step, and r M⁻¹ before the last step, which is the first of the next rollout.
 
     `ridge` is r as a multiple of k, the mean of ‖f‖². After each step K = r M⁻¹ becomes K - u uᵀ / (r + fᵀ u), u = K f
     (Sherman and Morrison).
@@ -77,27 +88,27 @@ def newness(
 
 
 AGENT_SIGMA_FLOOR = (
-    0.5  # of 64 features some are not learnt yet at any time: without it their noise is the bonus
+    0.5  # some of 64 features are always untrained: without it their noise dominates the bonus
 )
 LIMIT = 6.0  # a stream that stays where no other is has 32 rows of 4096 in a half: 6² 32 / 4096 = 0.3 of Σ̂
 
 
 class Correlations(NamedTuple):
-    """Of features with features."""
+    """Correlations of features with each other."""
 
     f: Float[Array, "k k"]
     g: Float[Array, "k k"]
 
 
 class PairStatistics(NamedTuple):
-    """What one step of training shows."""
+    """Statistics of a batch of pairs."""
 
     statistics: BatchStatistics
     correlations: Correlations
 
 
 class TrackedStatistics(NamedTuple):
-    """Running means of it; divide by `running.weight`."""
+    """Running means of `PairStatistics`; divide by `running.weight`."""
 
     running: RunningStatistics
     correlations: Correlations
@@ -105,7 +116,7 @@ class TrackedStatistics(NamedTuple):
 
 @dataclass(frozen=True)
 class DecompositionConfig:
-    """Objective and reading, shared by all forms of De-Rex and by graph drawing."""
+    """Objective and bonus, shared by all forms of De-Rex and by graph drawing."""
 
     k: int = 64
     objective: str = "derex"
@@ -113,22 +124,19 @@ class DecompositionConfig:
     lambda_r: float | str = 10.0
     """weight of the off-diagonal penalty, or "grow" """
     ritz: bool = True
-    """read the singular functions within the span of f; False takes each f_i for one, as the paper does"""
+    """compute the singular functions within the span of f (Ritz); False takes each f_i as one, as in the paper"""
     weighted: bool = True
     """weigh the norm by Σ̃⁻² as in the paper"""
     sigma_floor: float = AGENT_SIGMA_FLOOR
-    """ε_σ, keeps small σ from being all of the norm: σ² + ε_σ² in the place of σ²; without `ritz` the larger of the
-    two"""
+    """ε_σ, limits the weight of small σ in the norm: σ² + ε_σ² (a ridge) in place of σ²; without `ritz` max(σ, ε_σ)²"""
     limit: float = LIMIT
-    """largest |f_i| that is told from larger ones, in deviations: about 1/√d of the rarest states that matter"""
+    """standardised features are clipped to ± this: about 1/√d of the rarest states that matter"""
     statistics_decay: float = 0.0
-    """of Σ̃ and the other statistics, from unroll to unroll; 0: those of the present networks alone. Networks move: what
-    is read with statistics of earlier ones shows their movement where it should show what is rare"""
-
+    """decay of Σ̃ and the other statistics between rollouts; 0: statistics of the current networks alone. Networks
+    change: with statistics of earlier ones the bonus shows that change, not what is rare"""
     episodic: float = 0.0
-    """above 0: the bonus is multiplied by the share of f that its episode has not shown yet, for worlds that are new in
-    every episode; this is the ridge r of that share over k: the smaller, the less is left of what was seen once
-    (`representations.episodic`)"""
+    """above 0: multiply the bonus by the share of f that is new in its episode, for worlds that differ between
+    episodes. The value is r/k, r the ridge of that share: the smaller, the less is left of what was seen once"""
 
     def __post_init__(self) -> None:
         check_counts("decomposition.", k=self.k)
@@ -136,7 +144,7 @@ class DecompositionConfig:
         check("decomposition.limit", self.limit, self.limit > 0.0, "a number above 0, or inf")
         decay = self.statistics_decay
         check("decomposition.statistics_decay", decay, 0.0 <= decay <= 1.0, "a number in [0, 1]")
-        with named("decomposition."):  # an objective or a penalty that there is not
+        with prefix_errors("decomposition."):  # unknown objectives and penalties
             make_objective(self.objective, self.k, self.lambda_r, self.limit)
 
     @property
@@ -149,22 +157,22 @@ class DecompositionConfig:
         """Whether g is f."""
         return self.loss.tied
 
-    def initial(self) -> TrackedStatistics:
-        """Nothing seen."""
+    def init_tracked(self) -> TrackedStatistics:
+        """Statistics before the first rollout."""
         none = jnp.zeros((self.k, self.k))
         return TrackedStatistics(init_statistics(self.k), Correlations(none, none))
 
     def estimate(
         self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
     ) -> tuple[Float[Array, ""], BatchStatistics]:
-        """The loss on pairs of outputs, those that count, and their statistics."""
+        """The loss on pairs of outputs with weights `counted`, and their statistics."""
         estimate = self.loss(*split_halves(f, g, counted))
         return estimate.loss, estimate.statistics
 
-    def seen(
+    def compute_statistics(
         self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
     ) -> PairStatistics:
-        """What pairs of outputs show of the decomposition; all from the same rows, or σ could exceed 1."""
+        """Statistics of pairs of outputs; all from the same rows, or σ could exceed 1."""
         weights = counted.reshape(-1)
         (f, f_moments), (g, g_moments) = (
             batch_normalise(outputs.reshape(-1, self.k), weights, READING_EPSILON) for outputs in (f, g)
@@ -172,52 +180,49 @@ class DecompositionConfig:
         statistics = BatchStatistics(f_moments, g_moments, sigma_hat(f, g, weights))
         return PairStatistics(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
 
-    def track(self, tracked: TrackedStatistics, seen: PairStatistics) -> TrackedStatistics:
-        """Σ̃, moments and correlations after one more step."""
+    def track(self, tracked: TrackedStatistics, new: PairStatistics) -> TrackedStatistics:
+        """Updates Σ̃, moments and correlations."""
         decay = self.statistics_decay
-        mixed = (
-            decay * old + (1.0 - decay) * new
-            for old, new in zip(tracked.correlations, seen.correlations, strict=True)
+        mixed = jax.tree.map(
+            lambda a, b: decay * a + (1.0 - decay) * b, tracked.correlations, new.correlations
         )
-        return TrackedStatistics(
-            update_statistics(tracked.running, seen.statistics, decay), Correlations(*mixed)
-        )
+        return TrackedStatistics(update_statistics(tracked.running, new.statistics, decay), mixed)
 
     def bonus(self, f: Float[Array, "*b k"], tracked: TrackedStatistics) -> Float[Array, "*b"]:
         """‖f‖ of the standardised features, weighted by Σ̃⁻²."""
-        seen, C = self._read(tracked)
-        features = clip_outputs(standardise(f, seen.f), self.limit)
+        statistics, C = self._read(tracked)
+        features = clip_outputs(standardise(f, statistics.f), self.limit)
         if self.ritz:
-            return compute_ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
-        return compute_bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
+            return compute_ritz_bonus(features, C.f, C.g, statistics.sigma, self.weighted, self.sigma_floor)
+        return compute_bonus(features, jnp.diag(statistics.sigma), self.weighted, self.sigma_floor)
 
-    def begin_episodes(self, streams: int) -> Float[Array, "B k k"] | None:
-        """What is kept of each stream's episode, before its first step."""
-        return begin_episodes(streams, self.k) if self.episodic else None
+    def init_episodes(self, streams: int) -> Float[Array, "B k k"] | None:
+        """r M⁻¹ of every stream before its first step; None without `episodic`."""
+        return init_episodes(streams, self.k) if self.episodic else None
 
-    def bonus_of_steps(
+    def compute_bonuses(
         self,
         f: Float[Array, "B S k"],
         tracked: TrackedStatistics,
         first: Bool[Array, "B S"],
         episodes: Float[Array, "B k k"] | None,
     ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"] | None]:
-        """The bonus of every step of an unroll, and what is kept of the episodes."""
+        """The bonus of every step of a rollout, with its episodic factor, and r M⁻¹ for the next rollout."""
         rare = self.bonus(f, tracked)
         if episodes is None:
             return rare, None
-        seen, C = self._read(tracked)
-        features = whiten(C.f, clip_outputs(standardise(f, seen.f), self.limit))
-        new, episodes = newness(features, first, episodes, self.episodic)
+        statistics, C = self._read(tracked)
+        features = whiten(C.f, clip_outputs(standardise(f, statistics.f), self.limit))
+        new, episodes = compute_episodic_novelty(features, first, episodes, self.episodic)
         return rare * new, episodes
 
     def report(self, tracked: TrackedStatistics) -> dict[str, Array]:
-        """The spectrum within the span, its mean, the mean of diag Σ̃, and how far Σ̃ is from diagonal."""
-        seen, C = self._read(tracked)
-        diagonal = spectrum = jnp.diag(seen.sigma)
-        off = jnp.max(jnp.abs(seen.sigma - jnp.diag(diagonal)))
+        """Metrics: the spectrum within the span, its mean, the mean of diag Σ̃, and the largest off-diagonal |Σ̃_ij|."""
+        statistics, C = self._read(tracked)
+        diagonal = spectrum = jnp.diag(statistics.sigma)
+        off = jnp.max(jnp.abs(statistics.sigma - jnp.diag(diagonal)))
         if self.ritz:
-            spectrum = jnp.linalg.svd(whiten_sigma(C.f, C.g, seen.sigma), compute_uv=False)
+            spectrum = jnp.linalg.svd(whiten_sigma(C.f, C.g, statistics.sigma), compute_uv=False)
         return {
             "spectrum": spectrum,
             "sigma_mean": jnp.mean(spectrum),
@@ -231,3 +236,32 @@ class DecompositionConfig:
         return read_statistics(tracked.running), Correlations(
             *(scale * total for total in tracked.correlations)
         )
+
+
+@dataclass(frozen=True)
+class DecomposedConfig:
+    """Options of all representations that learn a decomposition."""
+
+    decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
+    lambda_b: float = LAMBDA_B
+    """λ_b: weight of the bonus; 0: none"""
+    centre_bonus: bool = True
+    """subtract the rollout's mean from the bonus"""
+
+    def build(self) -> Representation:
+        """Builds the record."""
+        use = BonusUse(self.lambda_b, self.centre_bonus)
+        return Representation(self._init, self._auxiliary, track_nothing, self._observe, self._report, use)
+
+    _auxiliary = staticmethod(no_auxiliary)
+
+    def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
+        raise NotImplementedError
+
+    def _observe(
+        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
+    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+        raise NotImplementedError
+
+    def _report(self, state: RepresentationState) -> dict[str, Array]:
+        return self.decomposition.report(state.tracked)

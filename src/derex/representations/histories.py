@@ -1,7 +1,7 @@
-"""De-Rex on histories with its own encoder and its own optimiser.
+"""De-Rex on histories, with networks and an optimiser of its own.
 
-The agent's F₁ and F₂ learn slowly, from sparse reward; what decides exploration is whether the decomposition is learnt
-while the policy moves. Here f and g have F₁, F₂ and F₃ to themselves, and take several steps on every unroll.
+The agent's F₁ and F₂ learn slowly from sparse reward; exploration depends on how fast the decomposition is learnt while
+the policy changes. Here f and g have their own F₁, F₂ and F₃, and take several steps on every rollout.
 """
 
 from __future__ import annotations
@@ -25,74 +25,59 @@ from derex.networks.histories import (
 )
 from derex.networks.recurrent import LSTM, LSTMState
 from derex.representations.base import (
-    LAMBDA_B,
-    BonusUse,
-    Representation,
     RepresentationState,
     RolloutView,
     Sizes,
     check_counts,
     check_weights,
-    named,
-    no_auxiliary,
-    track_nothing,
+    prefix_errors,
 )
-from derex.representations.decomposed import DecompositionConfig
+from derex.representations.decomposed import DecomposedConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.types import Trajectories
 
 
 class HistoriesMemory(NamedTuple):
-    """From unroll to unroll, of every stream."""
+    """State of every stream between rollouts."""
 
     history: LSTMState
     episode: Float[Array, "B k k"] | None
-    """where the bonus asks for what is new in an episode"""
+    """r M⁻¹ of the episodic bonus, if any"""
 
 
 class RolloutSegment(NamedTuple):
-    """An unroll, and the memory of what came before it."""
+    """A rollout, and the LSTM state before it."""
 
     trajectories: Trajectories
     before: LSTMState
 
 
 @dataclass(frozen=True)
-class HistoriesConfig:
-    """What is decomposed, by which networks, and how they are trained."""
+class HistoriesConfig(DecomposedConfig):
+    """A decomposition of histories and tests, with its own networks."""
 
-    decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
-    lambda_b: float = LAMBDA_B
-    """λ_b: weight of the bonus; 0: none"""
-    centre_bonus: bool = True
-    """subtract the unroll's mean from the bonus"""
     training: OptimisedTraining = field(default_factory=OptimisedTraining)
     width: int = 128
     """units of F₁, F₂ and F₃"""
     tests: int | str = 8
-    """longest test, or "to-end": of what the unroll holds of the episode"""
+    """longest test, or "to-end": the rest of the episode within the rollout"""
     test_actions: bool = False
-    """whether tests hold their actions; for pseudo-counts rather not (docs/histories.md)"""
+    """include actions in tests; not recommended for pseudo-counts (docs/histories.md)"""
 
     def __post_init__(self) -> None:
         check_counts("", width=self.width)
         check_weights("", lambda_b=self.lambda_b)
-        with named(""):
+        with prefix_errors(""):
             self.future()
 
     def future(self) -> Future:
-        """What histories are paired with."""
+        """The futures that histories are paired with."""
         return make_future(self.tests, self.decomposition.tied)
 
     @property
     def shortest_unroll(self) -> int:
-        """Transitions that an unroll must have for any history in it to count."""
+        """Least number of transitions of a rollout in which any history counts."""
         return self.future().needs
-
-    def build(self) -> Representation:
-        """The record."""
-        use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, no_auxiliary, track_nothing, self._observe, self._report, use)
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         embedding_key, forward_key, reverse_key, f_key, g_key = jax.random.split(key, 5)
@@ -106,14 +91,16 @@ class HistoriesConfig:
             reverse = g = None
         networks = HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions)
         memory = HistoriesMemory(
-            forward.initial(sizes.streams), self.decomposition.begin_episodes(sizes.streams)
+            forward.initial(sizes.streams), self.decomposition.init_episodes(sizes.streams)
         )
-        return RepresentationState(None, self.training.begin(networks), self.decomposition.initial(), memory)
+        return RepresentationState(
+            None, self.training.init(networks), self.decomposition.init_tracked(), memory
+        )
 
     def _observe(
         self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
-        """Learn from the unroll, then say what is rare in it; remember each stream's history for the next one."""
+        """Trains on the rollout, then computes its bonus; keeps each stream's LSTM state for the next rollout."""
         trajectories, future = view.trajectories, self.future()
         reading_key, key = jax.random.split(key)
         present = RolloutSegment(trajectories, state.memory.history)
@@ -131,14 +118,11 @@ class HistoriesConfig:
         beliefs, memory = _beliefs_so_far(networks, embedded.history, trajectories.first, present.before)
         phase = future.draw(reading_key, *trajectories.shape)
         pairs = read_pairs(networks, future, embedded, beliefs, trajectories, phase)
-        tracked = self.decomposition.track(state.tracked, self.decomposition.seen(*pairs))
-        bonus, episode = self.decomposition.bonus_of_steps(
+        tracked = self.decomposition.track(state.tracked, self.decomposition.compute_statistics(*pairs))
+        bonus, episode = self.decomposition.compute_bonuses(
             apply_per_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
         )
         return RepresentationState(None, own, tracked, HistoriesMemory(memory, episode)), bonus
-
-    def _report(self, state: RepresentationState) -> dict[str, Array]:
-        return self.decomposition.report(state.tracked)
 
 
 def _beliefs_so_far(
@@ -147,7 +131,7 @@ def _beliefs_so_far(
     first: Bool[Array, "B S"],
     before: LSTMState,
 ) -> tuple[Float[Array, "B S H"], LSTMState]:
-    """b_t of every step of an unroll, and the memory before its last: the next unroll begins with that step."""
+    """b_t of every step, and the LSTM state before the last, which is the first step of the next rollout."""
     beliefs, memory = networks.beliefs(history[:, :-1], first[:, :-1], before)
     last, _ = networks.beliefs(history[:, -1:], first[:, -1:], memory)
     return jnp.concatenate([beliefs, last], axis=1), memory

@@ -1,6 +1,6 @@
-"""The methods by name: each a form, or several, with its options.
+"""The methods by name, each with one or more forms.
 
-A user's own method is a frozen dataclass with `build() -> Representation`, named as `package.module:Class`.
+A user's own method is a frozen dataclass with `build() -> Representation`, given as `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ METHODS: dict[str, dict[str, RepresentationConfig]] = {
     "derex-rep": {"belief": BeliefConfig(lambda_b=0.0)},
     "derex": {"histories": HistoriesConfig(), "states": StatesConfig(), "belief": BeliefConfig()},
 }
-"""for each method its forms, the default first"""
+"""forms of each method, the default first"""
 
 
 def find_representation(method: str, form: str = "") -> RepresentationConfig:
-    """The options of a method, as its name and perhaps the name of its form ask for."""
+    """Default options of a method in the given form, or in its default form."""
     if ":" in method:
         return _own(method)
     if method not in METHODS:
@@ -46,7 +46,7 @@ def find_representation(method: str, form: str = "") -> RepresentationConfig:
 def _own(path: str) -> RepresentationConfig:
     module, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a file beside the user, as `python file.py` would find it
+        sys.path.insert(0, os.getcwd())  # finds modules in the working directory, as `python file.py` does
     try:
         found = getattr(import_module(module), name)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:

@@ -1,7 +1,4 @@
-"""Networks that a representation trains by itself: some steps of its own optimiser on every unroll.
-
-Shapes: B streams, b of them in a step.
-"""
+"""Networks that a representation trains with its own optimiser: some steps on every rollout."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from jaxtyping import Float, PRNGKeyArray
 from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
 from derex.representations.base import LARGEST_COUNT, check, check_counts, check_positive
 
-ADAM_EPSILON = 1e-8  # what belongs to rare states alone has gradients as small as they are rare
+ADAM_EPSILON = 1e-8  # parameters of rare states have small gradients
 
 
 class OptimisedNetworks(NamedTuple):
@@ -29,12 +26,12 @@ class OptimisedNetworks(NamedTuple):
 
 @dataclass(frozen=True)
 class OptimisedTraining:
-    """How they are trained."""
+    """Options of that training."""
 
     steps: int = 8
-    """on every unroll"""
+    """on every rollout"""
     streams: int = 256
-    """in a step, drawn without replacement; all of them if there are fewer"""
+    """in a minibatch, drawn without replacement; all if there are fewer"""
     learning_rate: float = 3e-3
     clip: float = 1.0
     """global gradient norm"""
@@ -50,28 +47,28 @@ class OptimisedTraining:
         """Adam on clipped gradients."""
         return clipped_adam(self.learning_rate, self.clip, ADAM_EPSILON)
 
-    def begin(self, networks: Any) -> OptimisedNetworks:
-        """Before the first step."""
+    def init(self, networks: Any) -> OptimisedNetworks:
+        """State before the first step."""
         return OptimisedNetworks(networks, init_optimiser(self.optimiser, networks))
 
-    def minibatch(self, unroll: Any, key: PRNGKeyArray) -> Any:
-        """The rows of a step: different streams of the unroll, a pytree of arrays (B, …)."""
-        B = len(jax.tree.leaves(unroll)[0])
+    def minibatch(self, rollout: Any, key: PRNGKeyArray) -> Any:
+        """Some streams of a rollout, a pytree of arrays (B, …)."""
+        B = len(jax.tree.leaves(rollout)[0])
         chosen = jax.random.permutation(key, B)[: self.streams]
-        return jax.tree.map(lambda leaf: leaf[chosen], unroll)
+        return jax.tree.map(lambda leaf: leaf[chosen], rollout)
 
     def run(
         self,
         own: OptimisedNetworks,
-        unroll: Any,
+        rollout: Any,
         loss: Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]],
         key: PRNGKeyArray,
     ) -> OptimisedNetworks:
-        """`steps` of descent on loss(networks, rows, key), each on some rows of the unroll."""
+        """`steps` gradient steps on loss(networks, minibatch, key)."""
 
         def minibatch_loss(networks: Any, key: PRNGKeyArray):
             draw_key, loss_key = jax.random.split(key)
-            return loss(networks, self.minibatch(unroll, draw_key), loss_key), (None, None)
+            return loss(networks, self.minibatch(rollout, draw_key), loss_key), (None, None)
 
         keys = jax.random.split(key, self.steps)
         after = run_gradient_steps(minibatch_loss, self.optimiser, own.networks, own.optimiser, keys)

@@ -1,7 +1,7 @@
-"""Random network distillation (Burda et al. 2019; appendix C): rare is what a predictor of a random network gets wrong.
+"""Random network distillation (Burda et al. 2019; appendix C): the error of a predictor of a random network.
 
-Bonus: the mean squared error on the observation, before the predictor has learnt from it. Observations are
-standardised by running statistics and clipped, as in the original; symbols and words are spelt out before
+Bonus: the mean squared error on the observation, before the predictor is trained on it. Observations are standardised
+by running statistics and clipped, as in the original, after symbols and words are encoded
 (`derex.networks.inputs`).
 """
 
@@ -38,7 +38,7 @@ OBSERVATION_CLIP = 5.0
 
 
 class ObservationMoments(NamedTuple):
-    """Of every number of an observation, over all observations seen so far."""
+    """Running moments of every component of an observation."""
 
     count: Float[Array, ""]
     mean: Float[Array, " size"]
@@ -47,24 +47,24 @@ class ObservationMoments(NamedTuple):
 
 
 class Distillation(eqx.Module):
-    """The predictor, and the random network that it imitates."""
+    """The predictor, and the fixed random network that it imitates."""
 
     predictor: MLP
     target: Fixed
     parts: tuple[Part, ...] = eqx.field(static=True)
-    """of the observations that they read"""
+    """of the observations"""
 
 
 @dataclass(frozen=True)
 class RndConfig:
-    """Both networks and how the predictor is trained."""
+    """Options of random network distillation."""
 
     k: int = 64
     """outputs"""
     lambda_b: float = LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
-    """subtract the unroll's mean from the bonus"""
+    """subtract the rollout's mean from the bonus"""
     width: int = 128
     training: OptimisedTraining = field(
         default_factory=lambda: OptimisedTraining(steps=4, learning_rate=1e-4)
@@ -77,9 +77,9 @@ class RndConfig:
         check_weights("", lambda_b=self.lambda_b)
 
     def build(self) -> Representation:
-        """The record."""
+        """Builds the record."""
         use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, no_auxiliary, track_nothing, self._observe, self._report, use)
+        return Representation(self._init, no_auxiliary, track_nothing, self._observe, lambda state: {}, use)
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         target_key, predictor_key = jax.random.split(key)
@@ -88,15 +88,15 @@ class RndConfig:
         predictor = MLP(size, self.k, width=self.width, depth=2, key=predictor_key)
         moments = ObservationMoments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
         networks = Distillation(predictor, Fixed(target), sizes.observation)
-        return RepresentationState(None, self.training.begin(networks), moments, None)
+        return RepresentationState(None, self.training.init(networks), moments, None)
 
     def _observe(
         self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[RepresentationState, Float[Array, "B S"]]:
-        """Say what is rare in the unroll, then learn from it."""
+        """Computes the bonus of the rollout, then trains on it."""
         parts = state.own.networks.parts
         rows = flatten_observation(parts, view.trajectories.observation, view.trajectories.shape)
-        moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the unroll before
+        moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the previous rollout
         rows = _standardised(rows, moments) if self.normalise else rows
         bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
 
@@ -106,16 +106,13 @@ class RndConfig:
         own = self.training.run(state.own, rows, loss, key)
         return RepresentationState(None, own, moments, None), bonus
 
-    def _report(self, state: RepresentationState) -> dict[str, Array]:
-        return {}
-
 
 def _errors(networks: Distillation, rows: Float[Array, "B T size"]) -> Float[Array, "B T k"]:
     return jnp.square(apply_per_step(networks.predictor, rows) - apply_per_step(networks.target.value, rows))
 
 
 def _including(moments: ObservationMoments, rows: Float[Array, "B T size"]) -> ObservationMoments:
-    """Chan's update: the moments of what was seen before and of these rows together."""
+    """Moments with these rows added (Chan's update)."""
     added = jnp.asarray(rows.shape[0] * rows.shape[1], jnp.float32)
     mean = jnp.mean(rows, axis=(0, 1))
     square = jnp.sum(jnp.square(rows - mean), axis=(0, 1))
