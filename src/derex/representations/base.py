@@ -151,13 +151,18 @@ def track_nothing(state: RepresentationState, statistics: Any) -> Representation
     return state
 
 
+def report_nothing(state: RepresentationState) -> dict[str, Array]:
+    """`report` of a representation without metrics."""
+    return {}
+
+
 @dataclass(frozen=True)
 class NoRepresentation:
     """No networks, no statistics, zero bonus: the agent alone."""
 
     def build(self) -> Representation:
         """Builds the record."""
-        return Representation(_init, no_auxiliary, track_nothing, _observe, lambda state: {})
+        return Representation(_init, no_auxiliary, track_nothing, _observe, report_nothing)
 
 
 def _init(key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:

@@ -30,6 +30,7 @@ from derex.representations.base import (
     check_counts,
     check_weights,
     no_auxiliary,
+    report_nothing,
     track_nothing,
 )
 from derex.representations.optimised import OptimisedTraining
@@ -79,7 +80,7 @@ class RndConfig:
     def build(self) -> Representation:
         """Builds the record."""
         use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, no_auxiliary, track_nothing, self._observe, lambda state: {}, use)
+        return Representation(self._init, no_auxiliary, track_nothing, self._observe, report_nothing, use)
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         target_key, predictor_key = jax.random.split(key)
