@@ -254,3 +254,9 @@ def test_bad_joints_and_ranks_are_named(joint, arguments, message):
 def test_unknown_geometry_names_the_choices():
     with pytest.raises((ValueError, TypeError), match=r"visitation.*counting"):
         exact.decompose(np.eye(2) / 2, geometry="euclidean")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("k", [2.0, "2", True])
+def test_a_k_that_is_not_an_integer_is_refused(k):
+    with pytest.raises((TypeError, ValueError), match="k"):
+        exact.decompose(np.full((4, 4), 1 / 16), k)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 from derex import DeRex
 
@@ -55,6 +56,8 @@ BAD_DATA = {
     "ids of rank 2": ({"encoder": "tabular"}, X, IDS, r"X: .*integer ids of shape \(n,\).*'mlp'"),
     "huge integers for own modules": ({"encoder": module()}, (X * 1e12).astype(np.int64), X, "X: .*32 bits.*astype"),
     "text": ({"encoder": "tabular"}, np.array(["a"] * 40), IDS, "X: strings .*np.unique.X, return_inverse=True"),
+    "text for vectors": ({}, np.array(["a"] * 40), Y, "X: strings .*integer ids: np.unique"),
+    "a list of text": ({}, X, ["a", "b"] * 20, "Y: strings .*integer ids: np.unique.Y"),
     "complex": ({"encoder": "conv"}, IMAGES * 1j, IMAGES, "X: expected numbers"),
     "too few rows": ({"encoder": "tabular", "k": 1}, IDS[:3], IDS[:3], "X: got n_samples=3; two disjoint halves"),
     "too few rows for k": ({"k": 5}, X[:11], Y[:11], "n_samples=11; .*k = 5 rows each need at least 12.*smaller k"),
@@ -210,3 +213,25 @@ def test_a_failed_fit_leaves_the_fitted_model_alone(fitted):
     with pytest.raises(ValueError, match="every row is the same"):
         fitted["tabular"].fit(IDS, np.zeros(40, int))
     np.testing.assert_array_equal(fitted["tabular"].bonus(jnp.arange(6)), before)
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x + 1e9, lambda x: x * 1e-300])
+def test_variation_that_single_precision_loses_is_refused(spoil):
+    with pytest.raises(ValueError, match=r"X: column 0 varies by .* Centre and scale"):
+        model(encoder="linear").fit(spoil(X), Y)
+
+
+def test_sparse_matrices_are_refused():
+    with pytest.raises(TypeError, match=r"toarray|[Ss]parse"):
+        model().fit(scipy.sparse.csr_matrix(X), Y)
+
+
+def test_a_stream_cannot_have_more_features_than_states():
+    ids = np.arange(60) % 5
+    with pytest.raises(ValueError, match="k: expected less than the 5 states"):
+        model(k=5, encoder="tabular", n_states=5).partial_fit(ids, (ids + 1) % 5)
+
+
+def test_a_function_with_the_wrong_arguments_is_named():
+    with pytest.raises(TypeError, match=r"encoder: a function is called as encoder\(key, shape, k\)"):
+        model(encoder=lambda x: x).fit(X, Y)

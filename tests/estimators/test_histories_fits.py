@@ -1,4 +1,4 @@
-"""What users of histories may rightly expect: boundaries, seeds, fits side by side, steps, files."""
+"""Fits of histories: episode boundaries, seeds, checkpoints, fits side by side, single steps, files."""
 
 import os
 import stat

@@ -8,6 +8,7 @@ import zipfile
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -310,3 +311,29 @@ def test_files_are_plain_archives_of_arrays(linear):
         header = json.loads(file["header.json"].tobytes())
     assert header["parameters"]["k"] == 2
     assert header["parameters"]["random_state"] == 3
+
+
+def test_parameters_changed_after_training_do_not_spoil_the_file(tmp_path):
+    model = fitted("linear")
+    before = model.transform(X)
+    model.set_params(k=5, encoder="mlp").save(tmp_path / "m.derex")
+    loaded = DeRex.load(tmp_path / "m.derex")
+    assert (loaded.k, loaded.encoder) == (2, "linear")
+    np.testing.assert_array_equal(loaded.transform(X), before)
+
+
+class HalfPrecision(eqx.Module):
+    weight: jax.Array
+
+    def __call__(self, x):
+        return (x.astype(jnp.bfloat16) @ self.weight).astype(jnp.float32)
+
+
+def test_reduced_precision_modules_survive_a_file(tmp_path):
+    def build(key, shape, k):
+        return HalfPrecision(jax.random.normal(key, (*shape, k), jnp.bfloat16))
+
+    model = DeRex(2, encoder=build, steps=2, batch_size=16, random_state=0).fit(X, Y)
+    model.save(tmp_path / "m.derex")
+    loaded = DeRex.load(tmp_path / "m.derex", encoder=build)
+    np.testing.assert_array_equal(loaded.transform(X), model.transform(X))

@@ -1,5 +1,7 @@
 """What the estimator promises about its inputs, outputs and seeds."""
 
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -303,3 +305,47 @@ def test_a_progress_bar_on_demand(vectors, capsys):
     assert all(word in shown for word in ("20 steps", "loss", "off-diagonal"))
     small().fit(*vectors)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("verbose", "terminal", "shown"), [(None, True, True), (None, False, False), (False, True, False)]
+)
+def test_the_progress_bar_is_shown_by_default_on_a_terminal(
+    vectors, capsys, monkeypatch, verbose, terminal, shown
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    small(verbose=verbose).fit(*vectors)
+    assert ("20 steps" in capsys.readouterr().err) == shown
+    assert DeRex().get_params()["verbose"] is None
+
+
+class Tensor:
+    """Behaves like a torch tensor: no conversion to NumPy while it requires gradients."""
+
+    def __init__(self, values, requires_grad=True):
+        self.values, self.requires_grad = values, requires_grad
+
+    def detach(self):
+        return Tensor(self.values, requires_grad=False)
+
+    def __array__(self, dtype=None, copy=None):
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        return np.asarray(self.values, dtype)
+
+
+def test_tensors_that_require_gradients_are_detached(vectors, small_fit):
+    x, y = map(Tensor, vectors)
+    model = small().fit(x, y)
+    np.testing.assert_array_equal(model.transform(x), small_fit)
+    assert model.score(x, y) == model.score(*vectors)
+
+
+def test_streaming_after_a_fit_keeps_what_the_fit_saw(vectors):
+    x, y = vectors
+    model = small().fit(x, y)
+    far = 100.0 * np.ones((1, x.shape[1]), np.float32)
+    guard = type(model._guards.x)
+    model.partial_fit(x, y)
+    assert type(model._guards.x) is guard
+    assert np.isfinite(model.bonus(far)).all()
