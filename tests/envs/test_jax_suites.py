@@ -158,9 +158,7 @@ def test_every_environment_of_gymnax_keeps_its_types(name):
 def test_xminigrid_ends_and_cuts():
     """In an empty room of 3 x 3 the goal is four steps and a turn away; who only turns is cut after 100 steps."""
     env = make("xminigrid:MiniGrid-Empty-5x5")
-    way = shortest(env, jax.jit(env.reset)(jax.random.key(0))[0], 200)
-    assert sorted(way) == [FORWARD] * 4 + [RIGHT]
-    steps, sums = stream(env, way)
+    steps, sums = stream(env, [FORWARD, FORWARD, RIGHT, FORWARD, FORWARD])
     assert steps.discount.tolist() == [1.0] * 5 + [0.0, 1.0]
     assert not steps.truncated.any()
     assert sums.returns.item() == pytest.approx(1 - 0.9 * 5 / 100)
@@ -202,8 +200,7 @@ def carried_along(name, way):
 def test_xminigrid_shows_what_is_carried_if_asked():
     """In the agent's place, from where the key is picked up on, in the colour that the key had before it."""
     name = "xminigrid:MiniGrid-DoorKey-5x5"
-    env = make(name)
-    way = shortest(env, jax.jit(env.reset)(jax.random.key(0))[0], 2_000)
+    way = [RIGHT, RIGHT, PICK_UP, RIGHT, RIGHT, FORWARD]  # with this seed the key is behind the agent
     views, there, plain = carried_along(name, way)
     taken = way.index(PICK_UP) + 1
     np.testing.assert_array_equal(there[:taken], plain[:taken])

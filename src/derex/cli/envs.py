@@ -35,7 +35,7 @@ class Envs:
 
 @dataclass(frozen=True)
 class Listed:
-    """An environment as it is listed; sizes are those of the example."""
+    """One built-in environment of the list; sizes are those of its example."""
 
     name: str
     summary: str
@@ -51,16 +51,16 @@ class Listed:
 
 @dataclass(frozen=True)
 class ListedSuite:
-    """A suite as it is listed."""
+    """One suite of the list."""
 
     name: str
     summary: str
     example: str
     runs: str
-    """where its environments are stepped: on the accelerator, or in processes of their own"""
+    """where its environments are stepped: on the accelerator, in threads, or in processes"""
     installed: bool
     install: str
-    """the command that brings it"""
+    """the command that installs it"""
 
 
 def run(arguments: list[str]) -> int:
@@ -133,7 +133,7 @@ def _show_names(suite: str, as_json: bool) -> int:
 
 
 def offered(suite: str) -> list[str]:
-    """Names of a suite's environments; refuses one that is unknown or not installed."""
+    """Names of the environments of a suite or set; an unknown or missing one raises."""
     from derex.envs.registry import suite_names
 
     sets = {name: tasks for name, _, tasks in sets_found()}
@@ -149,7 +149,7 @@ def offered(suite: str) -> list[str]:
 
 
 def listed() -> list[Listed]:
-    """Every environment, by its example."""
+    """Every built-in environment."""
     from derex.envs.registry import builtin_environments, make
 
     entries = []
@@ -162,14 +162,14 @@ def listed() -> list[Listed]:
 
 
 def sets_found() -> list[tuple[str, str, list[str]]]:
-    """Each set of tasks: its name, what it is, and the names in it."""
+    """Each set of tasks: its name, its summary, and its tasks."""
     from derex.envs.registry import SETS
 
     return [(name, found.summary, list(found.tasks())) for name, found in SETS.items()]
 
 
 def suites_found() -> list[ListedSuite]:
-    """Each suite, and whether it is there."""
+    """Each suite, and whether it is installed."""
     from derex.envs.registry import SUITES, is_installed
 
     found = []
@@ -188,7 +188,7 @@ def observation_text(observation: Any) -> str:
 
 
 def action_text(action: Any) -> str:
-    """What an agent can do: "one of 4", "2 numbers in [-1, 1]"."""
+    """Describes an action spec: "one of 4", "2 numbers in [-1, 1]"."""
     from derex.types import Discrete, MultiDiscrete
 
     if isinstance(action, Discrete):

@@ -1,11 +1,4 @@
-"""What the adapters of all host suites share: late imports, wrong names, options behind an @.
-
-What the adapters of JAX suites share: options of names, plain keys, settled types, pictures of a size to look at.
-
-Pictures at another size, with nothing but numpy.
-
-Words as numbers: by a hash that never changes, so that an agent reads the same tomorrow and elsewhere.
-"""
+"""Helpers of the adapters: late imports, options in names, dtypes, picture sizes, and words as stable hashes."""
 
 import importlib
 import os
@@ -27,11 +20,11 @@ from derex.types import Words
 
 
 class NotInstalled(ImportError, ValueError):
-    """A name asks for a package that is not there: for who imports a missing package, for who is asked a wrong name."""
+    """An environment needs a package that is not installed; an ImportError and a ValueError."""
 
 
 def load(module: str, extra: str) -> Any:
-    """Imports a package of an extra; where it is missing the error says what installs it."""
+    """Imports a package of an extra; if it is missing, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -44,17 +37,17 @@ def load(module: str, extra: str) -> Any:
 
 
 class Unreadable(TypeError, ValueError):
-    """A task has spaces or specs that no agent here can use."""
+    """A task has spaces or specs that derex's agents cannot use."""
 
 
 def beside_user() -> None:
-    """Modules in the working folder are found, as `python file.py` would find them; workers inherit that."""
+    """Adds the working folder to `sys.path`, as `python file.py` does; worker processes inherit it."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def unknown(suite: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name that a suite does not have, with the nearest that it has."""
+    """The error for an unknown name of a suite, with the most similar one."""
     known = list(known)
     near = hint(name, known, prefix=f"{suite}:")
     return ValueError(f"name: {suite} has no {name!r}.{near} `derex envs {suite}` lists all {len(known)}.")
@@ -72,9 +65,9 @@ def split_number(suite: str, name: str, usual: int, allowed: Iterable[int]) -> t
     return base, int(number)
 
 
-LONGER_SIDE = 480  # of a picture, about
+LONGER_SIDE = 480  # pixels of an enlarged picture, about
 CARRIED = "carried"
-"""an option of grid worlds: what the agent carries is seen in its own place, as in MiniGrid"""
+"""option of grid worlds: the carried object is shown at the agent's position, as in MiniGrid"""
 
 
 def split_options(suite: str, name: str, options: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -90,38 +83,38 @@ def split_options(suite: str, name: str, options: tuple[str, ...]) -> tuple[str,
 
 
 def with_carried(view: UInt8[Array, "h w m"], thing: UInt8[Array, " m"], there: Any) -> UInt8[Array, "h w m"]:
-    """The view with the thing, where there is one, in the agent's place: in the middle of the row nearest to it."""
+    """The view with the carried object, if any, at the agent's position: the middle of the last row."""
     height, width, _ = view.shape
     return jnp.where(there, view.at[height - 1, width // 2].set(thing), view)
 
 
 def plain_key(key: PRNGKeyArray) -> UInt32[Array, "..."]:
-    """The key as numbers: suites put keys into their states, where only arrays can be saved."""
+    """The key as an integer array: suites keep keys in their states, and checkpoints hold only arrays."""
     return jax.random.key_data(key)
 
 
 def settled(tree: Any, like: Any) -> Any:
-    """The same values in the types of `like`, none of them weak: what a step returns has to be what a reset does."""
+    """Casts the leaves to the dtypes of `like`, without weak types, so that `step` returns the types of `reset`."""
     return jax.tree.map(lambda leaf, spec: jnp.asarray(leaf, spec.dtype), tree, like)
 
 
 def enlarged(picture: Any) -> UInt8[np.ndarray, "H W 3"]:
-    """A small picture with each of its points repeated, so that people can see something."""
+    """A small picture, enlarged by repeating pixels."""
     picture = np.asarray(picture, np.uint8)
     times = max(1, LONGER_SIDE // max(picture.shape[:2]))
     return np.repeat(np.repeat(picture, times, axis=0), times, axis=1)
 
 
-MOST_IN_16_BITS = 256  # numbers of 8 bits whose sum, with what it takes to round their mean, fits
+MOST_IN_16_BITS = 256  # 8-bit numbers whose sum, with the rounding term of their mean, fits into 16 bits
 
 
 def resized(
     picture: UInt8[np.ndarray, "H W C"], height: int, width: int
 ) -> UInt8[np.ndarray, "{height} {width} C"]:
-    """The mean over each new pixel's area, sampled at least once in every old pixel.
+    """Resizes by the mean over each new pixel's area, sampled at least once in every old pixel.
 
-    A game's every step comes through here. Whole lines are gathered many times faster than pixels of three bytes, so
-    that the columns are gathered as lines too; sums have no more bits than they need.
+    Called at every step of a game. Gathering whole rows is many times faster than gathering pixels of three bytes, so
+    columns are gathered as rows of the transpose; sums use as few bits as they need.
     """
     H, W, C = picture.shape
     rows, columns = _places(H, height, 1), _places(W, width, C)
@@ -135,7 +128,7 @@ def resized(
 
 
 def _sums(lines: Shaped[np.ndarray, "n m"], places: tuple[np.ndarray, ...], wide: Any) -> np.ndarray:
-    """Of the lines at the i-th of all places, for every i."""
+    """For every i, the sum of the lines at the i-th entry of each array in `places`."""
     total = lines.take(places[0], axis=0).astype(wide, copy=False)
     for place in places[1:]:
         total += lines.take(place, axis=0)
@@ -144,7 +137,7 @@ def _sums(lines: Shaped[np.ndarray, "n m"], places: tuple[np.ndarray, ...], wide
 
 @lru_cache(maxsize=64)
 def _places(old: int, new: int, channels: int) -> tuple[Int[np.ndarray, " _"], ...]:
-    """For each sample within a new pixel, the old pixel that it falls into, for all new ones and all their channels."""
+    """For each sample within a new pixel, the index of the old pixel it falls into, for all pixels and channels."""
     samples = -(-old // new)
     pixels = [
         ((np.arange(new) + (sample + 0.5) / samples) * old / new).astype(np.intp) for sample in range(samples)
@@ -152,27 +145,27 @@ def _places(old: int, new: int, channels: int) -> tuple[Int[np.ndarray, " _"], .
     return tuple((pixel[:, None] * channels + np.arange(channels)).reshape(-1) for pixel in pixels)
 
 
-SMALLEST_VOCABULARY = 2  # 0, which is no word, and one bucket
+SMALLEST_VOCABULARY = 2  # 0 (padding) and one bucket
 PUNCTUATION = string.punctuation + "“”‘’«»…–—"
 
 
 def words_of(text: str) -> list[str]:
-    """Parted at blanks, in lower case, without punctuation at either end; what is nothing else is left out."""
+    """Splits at whitespace, in lower case, without punctuation at either end; drops empty words."""
     bare = (word.strip(PUNCTUATION) for word in text.lower().split())
     return [word for word in bare if word]
 
 
 def number_of(word: str, buckets: int) -> int:
-    """A number from 1 to buckets − 1 (crc32); different words may share one."""
+    """Hashes a word to 1 … buckets − 1 (crc32, the same on every machine); words may collide."""
     return 1 + zlib.crc32(word.encode()) % (buckets - 1)
 
 
 def encode(text: str | bytes, words: Words) -> Int32[np.ndarray, " length"]:
-    """The instruction as `words` declares it: a number for each word, cut at its length, 0 after the last.
+    """Encodes an instruction as `words` declares it: a number per word, cut at its length, padded with 0.
 
     Args:
         text: bytes are read as UTF-8, up to the first zero byte.
-        words: what the environment's spec has.
+        words: from the environment's spec.
     """
     if not isinstance(text, str | bytes):
         raise TypeError(f"text: expected a string or bytes, got {type(text).__name__}.")

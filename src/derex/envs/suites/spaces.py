@@ -1,8 +1,6 @@
-"""Our actions as other packages want them: checked, numbered from their own start, scaled to their own bounds.
+"""Converts actions and observations between derex's specs and the spaces of other packages.
 
-A represents the number of parts of an action.
-
-Spaces of gymnasium as parts of our specifications, and what comes out of them as arrays of those parts.
+Shapes: A parts of an action.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _AS_GOOD_AS_INFINITE = 1e6
 
 
 def choice(action: Shaped[Any, "*any"], n: int) -> int:
-    """One of n choices as an int."""
+    """Checks one of n choices and returns it as an int."""
     array = np.asarray(action)
     if array.shape != () or array.dtype.kind not in "iu" or not 0 <= array < n:
         raise ValueError(
@@ -34,7 +32,7 @@ def choice(action: Shaped[Any, "*any"], n: int) -> int:
 
 
 def choices(action: Shaped[Any, "*any"], sizes: tuple[int, ...]) -> Int[np.ndarray, " A"]:
-    """Several choices at once; the i-th is one of sizes[i]."""
+    """Checks several choices; the i-th is one of sizes[i]."""
     array = np.asarray(action)
     right = array.shape == (len(sizes),) and array.dtype.kind in "iu"
     if not right or np.any(array < 0) or np.any(array >= np.asarray(sizes)):
@@ -46,7 +44,7 @@ def choices(action: Shaped[Any, "*any"], sizes: tuple[int, ...]) -> Int[np.ndarr
 
 
 class Range(NamedTuple):
-    """Bounds of each part of a vector of real numbers; agents act within [-1, 1] in every part."""
+    """Bounds of a continuous action; agents act within [-1, 1] in every part."""
 
     low: Float[np.ndarray, " A"]
     high: Float[np.ndarray, " A"]
@@ -56,7 +54,7 @@ class Range(NamedTuple):
         return Box(len(self.low), -1.0, 1.0)
 
     def scaled(self, action: Shaped[Any, "*any"]) -> Float[np.ndarray, " A"]:
-        """From [-1, 1] to the task's own bounds; what lies outside is clipped."""
+        """Scales from [-1, 1] to the task's own bounds; values outside are clipped."""
         array = np.asarray(action)
         if array.shape != self.low.shape or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
             raise ValueError(
@@ -68,7 +66,7 @@ class Range(NamedTuple):
 
 
 def make_range(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"]) -> Range:
-    """Bounds of any shape, flattened, with finite ones in place of those that are missing."""
+    """Flattens the bounds and replaces missing ones by finite ones."""
     low, high = (np.asarray(bound, np.float64).ravel() for bound in (low, high))
     if np.any(np.isnan(low) | np.isnan(high)) or np.any(low > high):
         raise ValueError(f"bounds: expected low <= high in each part of an action, got {low} and {high}.")
@@ -84,19 +82,19 @@ GREY_RANK = 2
 
 
 class ObservationReader(NamedTuple):
-    """What a space of observations is to us."""
+    """The spec of an observation space, and how its observations are read."""
 
     spec: Any
     read: Callable[[Any], Any]
-    """from the package's observation to ours"""
+    """converts the package's observation to derex's"""
 
 
 class ActionWriter(NamedTuple):
-    """What a space of actions is to us."""
+    """The spec of an action space, and how actions are written."""
 
     spec: ActionSpec
     write: Callable[[Any], Any]
-    """from our action to the package's; wrong ones raise"""
+    """converts derex's action to the package's; invalid ones raise"""
 
 
 def observations(space: Any) -> ObservationReader:
@@ -132,7 +130,7 @@ def observations(space: Any) -> ObservationReader:
 
 
 def numbers(shape: tuple[int, ...], dtype: Any) -> ObservationReader:
-    """Pictures stay bytes, grey ones get a channel of one; all other numbers become float32."""
+    """Pictures stay uint8, grey ones get one channel; all other numbers become float32."""
     kept = np.dtype(np.uint8 if np.dtype(dtype) == np.uint8 else np.float32)
     ours = (*shape, 1) if kept == np.uint8 and len(shape) == GREY_RANK else tuple(shape)
     return ObservationReader(
