@@ -42,13 +42,13 @@ NEEDS = {
     "navix:": "navix",
     "craftax:": "craftax",
     "xminigrid:": "xminigrid",
-    "gymnax:": "gymnax",
+    "gymnax": "gymnax",
     "dmlab": "deepmind_lab",
     "envpool": "envpool",
     "atari:": "ale_py",
     ".mp4": "imageio_ffmpeg",
 }
-REFUSED = r"not installed|install|DEREX_HARD8_ADDRESS|server|no run|not a folder|does not exist|no checkpoint"
+REFUSED = r"install|holds no run|DEREX_HARD8_ADDRESS|server|no run|not a folder|does not exist|no checkpoint"
 
 
 class Block(NamedTuple):
@@ -103,7 +103,7 @@ def shrink(code: str) -> str:
     code = re.sub(r"(?<!History)DeRex\(k=(?!4,)\d+", "DeRex(k=2, steps=3", code)
     code = code.replace("rooms-chain-8", "rooms-chain-2").replace("1e7, seeds=3", "1024, seeds=1, streams=16")
     return code.replace(
-        'AgentConfig(core="feed-forward")', 'AgentConfig(core="feed-forward", unroll=4, minibatches=1)'
+        'AgentConfig(core="feed-forward")', 'AgentConfig(core="feed-forward", width=8, unroll=4)'
     )
 
 
