@@ -112,9 +112,8 @@ def record(env):
     keys = jax.random.split(jax.random.key(0), SEEDS)
     seen, ids, begin, end = jax.tree.map(np.asarray, run(keys))
     last = (seen.discount == 0) | seen.truncated
-    again = jax.tree.map(np.asarray, run(keys))
     return SimpleNamespace(
-        env=env, streams=streams, seen=seen, ids=ids, begin=begin, end=end, last=last, again=again, keys=keys
+        env=env, streams=streams, seen=seen, ids=ids, begin=begin, end=end, last=last, run=run, keys=keys
     )
 
 
@@ -180,16 +179,26 @@ def test_types_of_the_streams_are_stable(env, stagger):
     ]
 
 
-def test_equal_keys_give_equal_streams(record):
-    same = jax.tree.map(
-        np.array_equal, (record.seen, record.ids, record.begin, record.end), tuple(record.again)
+def test_equal_keys_give_equal_streams_in_any_place_among_the_seeds(record):
+    again = jax.tree.map(np.asarray, record.run(record.keys[::-1]))
+    walked = (record.seen, record.ids, record.begin, record.end)
+    assert jax.tree.all(
+        jax.tree.map(lambda one, other: np.array_equal(one, other[::-1]), walked, tuple(again))
     )
-    assert jax.tree.all(same)
     assert not np.array_equal(record.begin.streams.steps[0], record.begin.streams.steps[1])
 
 
+ALONE = (
+    "four-rooms-hidden",
+    "cartpole",
+    "key-rooms-1",
+)  # one of each kind: every environment goes through the same vmap
+
+
 def test_one_seed_alone_is_the_same_as_among_several(record):
-    """Also without jit around the scan. Compared over the first steps: rounding may differ, and grows."""
+    """Compared over the first steps: rounding may differ, and grows."""
+    if record.env.spec.name not in ALONE:
+        pytest.skip("compiles another program")
     seen, ids, _, _ = unroll(record.streams, record.keys[1], 12)
     for alone, among in zip(jax.tree.leaves(seen), jax.tree.leaves(record.seen), strict=True):
         np.testing.assert_allclose(np.asarray(alone), among[1, :13], rtol=1e-5, atol=1e-5)
@@ -249,16 +258,11 @@ def test_tasks_that_end_by_themselves_are_never_cut(record):
         assert record.seen.discount[seed, end, stream] == 0
 
 
-def test_staggering(env):
-    streams = make_streams(env, 64)
-    state, step = streams.reset(jax.random.key(3), stagger=True)
-    elapsed = np.asarray(state.streams.steps)
+def test_staggering(record):
+    elapsed, horizon = record.begin.streams.steps, record.env.spec.horizon
     assert elapsed.min() >= 0
-    assert elapsed.max() < env.spec.horizon
-    assert len(np.unique(elapsed)) > min(env.spec.horizon, 64) / 3
-    assert bool(step.first.all())
-    state, _ = streams.reset(jax.random.key(3), stagger=False)
-    assert not np.any(state.streams.steps)
+    assert elapsed.max() < horizon
+    assert len(np.unique(elapsed)) > min(horizon, elapsed.size) / 3
 
 
 def test_statistics_are_those_counted_by_hand(record):
@@ -280,7 +284,7 @@ def test_statistics_are_those_counted_by_hand(record):
 def test_states_have_numbers_within_range(record):
     if not record.env.spec.n_states:
         with pytest.raises(TypeError, match="not numbered"):
-            record.streams.state_ids(record.streams.reset(jax.random.key(0))[0])
+            record.streams.state_ids(jax.tree.map(lambda leaf: leaf[0], record.end))
         return
     assert record.ids.min() >= 0
     assert record.ids.max() < record.env.spec.n_states

@@ -22,7 +22,7 @@ def walk_actions(env, actions, seed=0, start=None):
     """Takes the actions one after the other from a reset, or from `start`."""
     step = jax.jit(env.step)
     keys = jax.random.split(jax.random.key(seed), len(actions) + 1)
-    state, observation = env.reset(keys[0])
+    state, observation = jax.jit(env.reset)(keys[0])
     if start is not None:
         state = start
     states, observations, rewards, ends = [state], [np.asarray(observation)], [], []

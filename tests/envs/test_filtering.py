@@ -12,7 +12,7 @@ from derex.envs import FOUR_ROOMS, HIDDEN, GridWorld, HiddenAgent, Map, bayes_fi
 from derex.types import NO_ACTION
 
 SMALL = Map.from_text("..#\n.>.\n#..", name="seven cells and a one-way door")
-STEPS = 5
+STEPS = 4  # the enumeration takes 7^(STEPS + 1) paths
 
 
 def random_policy(world, seed, concentration=1.0):
@@ -33,7 +33,7 @@ def enumerated(transitions, prior, seen, previous_action, policy=None):
     return beliefs / beliefs.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("p", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("p", [0.5, 1.0])
 @pytest.mark.parametrize(
     ("world", "random_start"),
     [
@@ -87,7 +87,7 @@ def test_two_steps_by_hand():
     np.testing.assert_allclose(beliefs[0, 1], np.array([0.4, 1.0, 1.6]) / 3, atol=1e-6)
 
 
-@pytest.mark.parametrize("p", [0.0, 0.3, 0.9, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.9])
 def test_known_start_without_slip_is_known_for_ever(p):
     """The history determines the state at any p: dead reckoning over the paper's 250 steps."""
     env = HiddenAgent(GridWorld(FOUR_ROOMS), p)

@@ -108,7 +108,7 @@ def test_deterministic_policy_is_followed():
     np.testing.assert_array_equal(states[0], [0, 1, 2, 3, 4, 4, 4])
 
 
-@pytest.mark.parametrize("n", [1, 100, 250, 333])
+@pytest.mark.parametrize("n", [100, 333])
 def test_sample_transitions_gives_exactly_n_within_episodes(n):
     world = GridWorld(FOUR_ROOMS)
     sample = world.sample_transitions(jax.random.key(0), n, horizon=100)

@@ -81,7 +81,7 @@ def test_random_start_respects_one_way_doors():
     np.testing.assert_allclose(HiddenAgent(world, 0.5, random_start=True).prior, [0, 0, 0, 0.5, 0.5])
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("p", [0.1, 0.9])
 def test_hidden_with_probability_p(p):
     """Binomial test of the total; and neither time, nor the state, nor the step before changes the odds."""
     walk = as_numpy(HiddenAgent(WORLD, p).rollout(jax.random.key(7), 400, 99))
@@ -102,9 +102,9 @@ def test_hidden_with_probability_p(p):
 
 
 def test_p_at_its_ends():
-    assert not HiddenAgent(WORLD, 0).rollout(jax.random.key(0), 100, 100).hidden.any()
+    assert not HiddenAgent(WORLD, 0).rollout(jax.random.key(0), 32, 100).hidden.any()
     always = HiddenAgent(WORLD, 1)
-    walk = always.rollout(jax.random.key(0), 100, 100)
+    walk = always.rollout(jax.random.key(0), 32, 100)
     assert walk.hidden.all()
     assert np.all(always.trajectories(walk).observation.index == 104)
 

@@ -235,10 +235,10 @@ def test_every_stream_is_as_its_task_alone(three: MultiTask) -> None:
         state, step = streams.step(state, *now)
         return state, step
 
-    state, first = streams.reset(keys[0])
+    state, first = jax.jit(streams.reset)(keys[0])
     _, steps = jax.lax.scan(together, state, (actions, keys[1:]))
     for k, single in enumerate(alone):
-        state, begun = single.reset(jax.random.split(keys[0], 3)[k])
+        state, begun = jax.jit(single.reset)(jax.random.split(keys[0], 3)[k])
         own_keys = jax.vmap(lambda key, k=k: jax.random.split(key, 3)[k])(keys[1:])
         _, expected = jax.lax.scan(
             lambda state, now, single=single: single.step(state, *now), state, (actions[:, k::3], own_keys)

@@ -1,5 +1,6 @@
 """The wrappers on an environment small enough to say by hand what they must do."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -40,10 +41,10 @@ class Clock:
 def run(stream, actions, seed=0, **reset):
     """All time steps, the reset's first, for actions of shape (T,) or (T, n)."""
     keys = jax.random.split(jax.random.key(seed), len(actions) + 1)
-    state, step = stream.reset(keys[0], **reset)
-    states, steps = [state], [step]
+    state, step = jax.jit(partial(stream.reset, **reset))(keys[0])
+    states, steps, advance = [state], [step], jax.jit(stream.step)
     for action, key in zip(np.asarray(actions, np.int32), keys[1:], strict=True):
-        state, step = stream.step(state, jnp.asarray(action), key)
+        state, step = advance(state, jnp.asarray(action), key)
         states.append(state)
         steps.append(step)
     return states, jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
@@ -91,9 +92,9 @@ def test_every_draw_is_its_own():
 def test_elapsed_time_shortens_one_episode():
     stream = AutoReset(Clock())
     state, _ = stream.reset(jax.random.key(0), jnp.int32(3))
-    lasts = []
+    lasts, advance = [], jax.jit(stream.step)
     for key in jax.random.split(jax.random.key(1), 9):
-        state, step = stream.step(state, jnp.int32(0), key)
+        state, step = advance(state, jnp.int32(0), key)
         lasts.append(bool(step.truncated))
     assert lasts == [False, True, False, False, False, False, False, True, False]
 
@@ -138,7 +139,7 @@ def test_cleared_statistics_keep_the_episode_under_way():
     state = streams.cleared(states[-1])
     assert [field.item() for field in streams.summary(state)] == [0, 0, 0, 0]
     for key in jax.random.split(jax.random.key(1), 2):
-        state, _ = streams.step(state, jnp.zeros(1, jnp.int32), key)
+        state, _ = jax.jit(streams.step)(state, jnp.zeros(1, jnp.int32), key)
     assert [field.item() for field in streams.summary(state)] == [1, 15, 5, 1]
 
 
