@@ -58,7 +58,7 @@ def check_environment(env: Any) -> list[str]:
         _check_methods(env, {"state_id": ("state",)}, why=f" since spec.n_states is {spec.n_states}")
         _check_scalar(f"{name}.state_id", "id", _trace(env, "state_id", (state,), ("id",))[0], jnp.int32)
     ratio = getattr(env, "reset_ratio", 1)
-    if isinstance(ratio, bool) or not isinstance(ratio, int) or ratio < 1:
+    if not _is_integer(ratio, 1):
         raise ValueError(f"{name}.reset_ratio: expected an integer of 1 or more, got {ratio!r}.")
     return [
         *_describe(spec),
@@ -135,43 +135,51 @@ def _check_spec(env: Any) -> EnvironmentSpec:
             f"{name}.spec: expected a derex.types.EnvironmentSpec, got {spec!r}. Set spec = EnvironmentSpec(name, "
             "observation, action, horizon) on the class or in __init__."
         )
-    if not isinstance(spec.name, str) or not spec.name:
-        raise ValueError(f"{name}.spec.name: expected a string, got {spec.name!r}.")
-    parts = jax.tree.leaves(spec.observation)
-    for part in parts or [None]:
-        if not isinstance(part, jax.ShapeDtypeStruct | Symbols | Words | Amount):
-            raise ValueError(
-                f"{name}.spec.observation: expected jax.ShapeDtypeStruct, Symbols, Words or Amount in every part, got "
-                f"{part!r}. An array of 12 floats is jax.ShapeDtypeStruct((12,), jnp.float32)."
-            )
-    action = spec.action
-    valid = (
+    parts, action, shape = jax.tree.leaves(spec.observation), spec.action, (spec.n_states, 2)
+    kinds = jax.ShapeDtypeStruct | Symbols | Words | Amount
+    has_choices = (
         (isinstance(action, Discrete) and action.n >= 1)
-        or (isinstance(action, MultiDiscrete) and len(action.sizes) >= 1 and min(action.sizes) >= 1)
+        or (isinstance(action, MultiDiscrete) and min(action.sizes, default=0) >= 1)
         or (isinstance(action, Box) and action.size >= 1 and action.low < action.high)
     )
-    if not valid:
-        raise ValueError(
-            f"{name}.spec.action: expected Discrete(n), MultiDiscrete(sizes) or Box(size, low, high) of derex.types "
-            f"with at least one choice or number, got {action!r}."
-        )
-    if isinstance(spec.horizon, bool) or not isinstance(spec.horizon, int | np.integer) or spec.horizon < 1:
-        raise ValueError(
-            f"{name}.spec.horizon: expected an integer of 1 or more, the steps after which an episode is truncated; "
-            f"got {spec.horizon!r}."
-        )
-    if spec.success_return is not None and not isinstance(spec.success_return, numbers.Real):
-        raise ValueError(
-            f"{name}.spec.success_return: expected a number or None, got {spec.success_return!r}."
-        )
-    if not isinstance(spec.n_states, int | np.integer) or spec.n_states < 0:
-        raise ValueError(f"{name}.spec.n_states: expected an integer of 0 or more, got {spec.n_states!r}.")
-    if spec.positions is not None and np.shape(spec.positions) != (spec.n_states, 2):
-        raise ValueError(
-            f"{name}.spec.positions: expected shape {(spec.n_states, 2)}, a row and a column for each of "
-            f"spec.n_states states; got {np.shape(spec.positions)}."
-        )
+    fields = (
+        ("name", isinstance(spec.name, str) and bool(spec.name), "a string"),
+        (
+            "observation",
+            bool(parts) and all(isinstance(part, kinds) for part in parts),
+            "jax.ShapeDtypeStruct, Symbols, Words or Amount in every part, such as "
+            "jax.ShapeDtypeStruct((12,), jnp.float32)",
+        ),
+        (
+            "action",
+            has_choices,
+            "Discrete(n), MultiDiscrete(sizes) or Box(size, low, high) of derex.types with at least one choice",
+        ),
+        (
+            "horizon",
+            _is_integer(spec.horizon, 1),
+            "an integer of 1 or more, the steps after which an episode is truncated",
+        ),
+        (
+            "success_return",
+            spec.success_return is None or isinstance(spec.success_return, numbers.Real),
+            "a number or None",
+        ),
+        ("n_states", _is_integer(spec.n_states, 0), "an integer of 0 or more"),
+        (
+            "positions",
+            spec.positions is None or np.shape(spec.positions) == shape,
+            f"None or an array of shape {shape}, a row and a column for each state",
+        ),
+    )
+    for field, valid, expected in fields:
+        if not valid:
+            raise ValueError(f"{name}.spec.{field}: expected {expected}; got {getattr(spec, field)!r}.")
     return spec
+
+
+def _is_integer(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
 
 
 # --- calls --------------------------------------------------------------------------------------------------------
@@ -192,16 +200,13 @@ def _trace(env: Any, method: str, inputs: Sequence[Any], names: tuple[str, ...])
             )
         return tuple(values)
 
-    attributes = dict(vars(env)) if hasattr(env, "__dict__") else {}
-    jaxprs, shapes = zip(*(_call(env, method, *inputs, call=_traced(call)) for _ in range(2)), strict=True)
-    changed = [
-        attribute
-        for attribute, value in (vars(env) if hasattr(env, "__dict__") else {}).items()
-        if attribute not in attributes or attributes[attribute] is not value
-    ]
-    if any(
-        isinstance(leaf, jax.core.Tracer) for each in changed for leaf in jax.tree.leaves(vars(env)[each])
-    ):
+    before = dict(getattr(env, "__dict__", {}))
+    # a new function each time: JAX caches traces by function
+    tracers = [jax.make_jaxpr(lambda *arguments: call(*arguments), return_shape=True) for _ in range(2)]
+    jaxprs, shapes = zip(*(_call(env, method, *inputs, call=tracer) for tracer in tracers), strict=True)
+    after = getattr(env, "__dict__", {})
+    changed = {each: value for each, value in after.items() if before.get(each) is not value}
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(changed)):
         raise ValueError(
             f"{where}: stores arrays in {', '.join(f'self.{each}' for each in changed)}. Functions have to be pure: "
             "what one step passes to the next belongs in the state that it returns."
@@ -214,19 +219,14 @@ def _trace(env: Any, method: str, inputs: Sequence[Any], names: tuple[str, ...])
     return shapes[0]
 
 
-def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A new function each time: JAX caches traces by function."""
-    return jax.make_jaxpr(lambda *arguments: function(*arguments), return_shape=True)
-
-
 def _call(env: Any, method: str, *inputs: Any, call: Callable[..., Any] | None = None) -> Any:
     where = f"{type(env).__name__}.{method}"
     try:
         return (call or getattr(env, method))(*inputs)
     except _TRACING_ERRORS as error:
         raise ValueError(
-            f"{where}: cannot be traced by jax.jit{_line(env, error)}: {_first_line(error)} Values of arrays are not "
-            "known while tracing: use jnp.where or jax.lax.cond instead of if, jnp instead of np, and no float(), "
+            f"{where}: cannot be traced by jax.jit{_line(env, error)}: {str(error).splitlines()[0]} Values of arrays "
+            "are not known while tracing: use jnp.where or jax.lax.cond instead of if, jnp instead of np, and no float(), "
             "int() or bool() of arrays."
         ) from error
     except Exception as error:
@@ -243,11 +243,6 @@ def _line(env: Any, error: BaseException) -> str:
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-
-
-def _first_line(error: BaseException) -> str:
-    line = str(error).strip().splitlines()[0]
-    return line if line.endswith(".") else f"{line}."
 
 
 def _printed(jaxpr: Any) -> str:
