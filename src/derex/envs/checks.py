@@ -226,7 +226,7 @@ def _call(env: Any, method: str, *inputs: Any, call: Callable[..., Any] | None =
     except _TRACING_ERRORS as error:
         raise ValueError(
             f"{where}: cannot be traced by jax.jit{_line(env, error)}: {str(error).splitlines()[0]} Values of arrays "
-            "are not known while tracing: use jnp.where or jax.lax.cond instead of if, jnp instead of np, and no float(), "
+            "are not known while tracing: use jnp.where or jax.lax.cond instead of if, jnp instead of np, no float(), "
             "int() or bool() of arrays."
         ) from error
     except Exception as error:
