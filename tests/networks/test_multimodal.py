@@ -111,7 +111,7 @@ def test_the_agent_sees_all_parts_and_learns_from_them(encoder):
         ("vmpo", ""),
         ("rnd", ""),
         ("derex", "belief"),
-        ("derex", "histories"),
+        pytest.param("derex", "histories", marks=pytest.mark.slow),  # its F₁ is that of the plain agent
         ("derex", "states"),
         pytest.param("laplacian", "belief", marks=pytest.mark.slow),
         pytest.param("derex-rep", "belief", marks=pytest.mark.slow),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from derex.networks.recurrent import FORGET_BIAS, LSTM, LSTMState, _forward, scan
+from derex.networks.recurrent import FORGET_BIAS, LSTM, LSTMState, scan
 
 T, B, SIZE, H = 6, 3, 2, 4
 
@@ -31,8 +31,7 @@ def draw(seed, T=T, scale=1.0):
 
 def plain(projected, keep, weight, memory):
     """`scan` for JAX to differentiate by itself."""
-    (outputs, _, _), memory = _forward(projected, keep, weight, memory)
-    return outputs, memory
+    return scan.fun(projected, keep, weight, memory)
 
 
 def loop(projected, keep, weight, memory):
