@@ -172,7 +172,7 @@ class EpisodeSums(NamedTuple):
 
 
 @runtime_checkable
-class StreamBatch(Protocol):
+class CountableStreams(Protocol):
     """What `EpisodeStatistics` wraps: `Batched` or `derex.envs.multitask.TaskStreams`."""
 
     @property
@@ -213,7 +213,7 @@ class EpisodeStatistics:
     they terminate would favour short ones.
     """
 
-    def __init__(self, streams: StreamBatch) -> None:
+    def __init__(self, streams: CountableStreams) -> None:
         self.streams: Any = streams
 
     @property
