@@ -138,7 +138,7 @@ class Instructions(eqx.Module):
         return state if self.out is None else self.out(match_precision(state, self.out.weight))
 
 
-class DistinctRows(NamedTuple):
+class DistinctInstructions(NamedTuple):
     """Which rows of a batch are equal."""
 
     number: Int[Array, " N"]
@@ -148,7 +148,7 @@ class DistinctRows(NamedTuple):
     count: Int[Array, ""]
 
 
-def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctRows:
+def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctInstructions:
     """Number the rows so that only equal rows share a number.
 
     Rows are sorted by a hash and compared by their words. If different rows share a hash, equal ones may get several
@@ -161,7 +161,7 @@ def find_distinct_rows(words: Integer[Array, "N L"]) -> DistinctRows:
     is_new: Bool[Array, " N"] = jnp.any(together != jnp.roll(together, 1, axis=0), axis=1).at[0].set(True)
     numbers = jnp.cumsum(is_new) - 1
     example = order[jnp.nonzero(is_new, size=len(words), fill_value=0)[0]]
-    return DistinctRows(jnp.zeros_like(numbers).at[order].set(numbers), example, numbers[-1] + 1)
+    return DistinctInstructions(jnp.zeros_like(numbers).at[order].set(numbers), example, numbers[-1] + 1)
 
 
 def count_rows_at_once(n: int) -> int:
@@ -213,14 +213,14 @@ def _encode_backward(saved: Any, gradient: Float[Array, "N state"]) -> tuple[Any
 encode_distinct_rows.defvjp(_encode, _encode_backward)
 
 
-def _chunking(found: DistinctRows) -> tuple[int, int, Int[Array, ""]]:
+def _chunking(found: DistinctInstructions) -> tuple[int, int, Int[Array, ""]]:
     """Rows of a chunk, rows of all chunks if nothing recurs, and the number of chunks needed."""
     n = len(found.example)
     size = count_rows_at_once(n)
     return size, -(-n // size) * size, (found.count + size - 1) // size
 
 
-def _examples(found: DistinctRows, chunk: Int[Array, ""]) -> Int[Array, " size"]:
+def _examples(found: DistinctInstructions, chunk: Int[Array, ""]) -> Int[Array, " size"]:
     """One row for each instruction of a chunk."""
     size, room, _ = _chunking(found)
     padded = jnp.pad(found.example, (0, room - len(found.example)))
