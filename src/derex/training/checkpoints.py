@@ -44,8 +44,7 @@ from derex.training.learner import Training, TrainState, check_streams, data_mes
 
 MANIFEST, CHECKSUM, ARRAYS = "manifest.json", "manifest.sha256", "arrays"
 STATE, VISITS_PART = "state", "visits"
-SPARE_BYTES = 1 << 20  # that have to be free besides the checkpoint
-SETTLING_SECONDS = 5.0  # at most, after a write that failed
+SPARE_BYTES, SETTLING_SECONDS = 1 << 20, 5.0  # free besides a checkpoint; at most, after a failed write
 OWN_NAMES = re.compile(r"\d+|\d+\.damaged|\.\d+(\.damaged)?\.(partial|removed)")
 
 
@@ -90,7 +89,7 @@ class Checkpoint(NamedTuple):
     path: Path
     manifest: dict[str, Any]
     problems: tuple[str, ...]
-    """of damaged checkpoints that would have been chosen before this one"""
+    """of damaged checkpoints before it in the order of choice"""
 
 
 def find_checkpoint(folder: str | Path, checkpoint: str | int = "latest") -> Checkpoint:
@@ -238,9 +237,8 @@ def load_state(found: Checkpoint, training: Training, config: TrainConfig) -> Tr
                 "may have been saved by another version of derex."
             )
     arrays = load_arrays(found)[STATE]
-    loaded: list[Any] = [arrays[path_name(path)] for path, _ in leaves]
-    pairs = zip(loaded, leaves, strict=True)
-    loaded = [jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(leaf) else x for x, (_, leaf) in pairs]
+    pairs = [(arrays[path_name(path)], leaf) for path, leaf in leaves]
+    loaded = [jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(leaf) else x for x, leaf in pairs]
     return placed(training, jax.tree.unflatten(tree, loaded), mesh)
 
 

@@ -1,8 +1,6 @@
-"""Options are of the types that their dataclasses say: a config.json may have been edited, a caller may be mistaken.
+"""Options of a training run, `TrainConfig`: plain data that imports no JAX, checked against its type hints.
 
-Without it `streams = 8.0` fails far from its cause, or not at all.
-
-What a training run is asked to do; plain data that imports no JAX itself.
+Without the check `streams = 8.0`, from an edited config.json or a caller, fails far from its cause, or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _WORDS = {
 
 
 def check_types(options: Any, prefix: str = "") -> None:
-    """Refuses a dataclass, and those inside of it, with a value of another type than its field says."""
+    """Refuses a dataclass, and nested ones, with a value of another type than its field's."""
     for name, value in _values(options).items():
         check_type(type(options), name, value, prefix)
         if is_dataclass(value):
@@ -40,14 +38,14 @@ def check_types(options: Any, prefix: str = "") -> None:
 
 
 def check_type(owner: type, name: str, value: Any, prefix: str = "") -> None:
-    """Refuses a value that is not what the field `name` of the dataclass `owner` is said to be."""
+    """Refuses a value that is not of the type of the field `name` of the dataclass `owner`."""
     expected = _hints(owner).get(name, Any)
     if not fits(value, expected):
         raise ValueError(f"{prefix}{name}: expected {_words(expected)}, got {value!r}.")
 
 
 def fits(value: Any, expected: Any) -> bool:
-    """Whether a value is of a type, as far as that can be told; a type that is not understood takes anything."""
+    """Whether a value is of a type; types that are not understood accept anything."""
     origin, inside = typing.get_origin(expected), typing.get_args(expected)
     if origin is typing.Annotated:
         return fits(value, inside[0])
@@ -106,39 +104,39 @@ class TrainConfig:
     env: str
     """name of the environment: rooms-chain-8, four-rooms, key-rooms-3, deep-sea-20, catch, ...; several: a,b,c"""
     out: PathOption
-    """folder for metrics.jsonl, config.json, checkpoints and the map of visits; a run that is there goes on"""
+    """folder for metrics.jsonl, config.json, checkpoints and the map of visits; a run in it is resumed"""
     method: str = "derex"
     """vmpo, laplacian, rnd, derex-rep, derex, or your own as package.module:Class"""
     form: str = ""
-    """which form of the method, where it has several: histories, states or belief; none: its first"""
+    """form of the method, if it has several: histories, states or belief; none: its first"""
     steps: int | float = 10_000_000
     """environment steps of each seed"""
     seeds: int = 1
-    """how many seeds, side by side"""
+    """number of seeds, trained in parallel"""
     seed: int = 0
-    """the first of them"""
+    """the first seed"""
     streams: int = 256
-    """environments side by side, for each seed"""
+    """parallel environments of each seed"""
     log_every: int | float | None = None
     """environment steps between lines of metrics, rounded to whole iterations; none: a hundredth of the run"""
     loggers: tuple[str, ...] = ()
-    """where lines go besides metrics.jsonl: tensorboard, wandb (each an extra)"""
+    """loggers besides metrics.jsonl: tensorboard, wandb (each an extra)"""
     save_every: float = 300.0
-    """seconds between checkpoints; the first is saved at the beginning, the last at the end or when stopped"""
+    """seconds between checkpoints; the first is saved at the start, the last at the end or when stopped"""
     keep: int = 3
-    """how many checkpoints are kept; besides them the best by success or return"""
+    """number of latest checkpoints that are kept, besides the best by success or return"""
     max_skipped: int = 5
-    """updates with numbers that are not finite are skipped; after so many in a row the run stops"""
+    """updates with non-finite values are skipped; after this many in a row the run stops"""
     workers: int | None = None
     """processes that step host environments; none: one for each core"""
     worker_timeout: float = 60.0
-    """seconds without an answer after which a worker is started again"""
+    """seconds without an answer after which a worker is restarted"""
     worker_restarts: int = 10
-    """how often a worker may be started again in a row; every 50 steps of it give one back"""
+    """how often a worker may be restarted in a row; every 50 steps of it give one back"""
     deterministic: bool = False
-    """the same numbers to the last bit on a GPU too, where that takes slower operations"""
+    """bit-equal results on a GPU too, by slower operations"""
     overwrite: bool = False
-    """begin again in a folder that holds an earlier run"""
+    """start again in a folder that holds an earlier run"""
     agent: AgentConfig = field(default_factory=AgentConfig)
     representation: Any = None
     """options of the form; none: its own defaults"""
@@ -191,7 +189,7 @@ class TrainConfig:
 
     @property
     def iterations(self) -> int:
-        """How many iterations it takes."""
+        """Number of iterations."""
         return math.ceil(self.steps / self.iteration_steps)
 
     @property
@@ -202,15 +200,15 @@ class TrainConfig:
         return max(round(self.log_every / self.iteration_steps), 1)
 
     def next_line(self, done: int) -> int:
-        """After which iteration the next line is written.
+        """Returns the iteration after which the next line is written.
 
-        At multiples of the interval, wherever the run is to end, so that one that is continued has the lines of one
+        At multiples of the interval, wherever the run ends, so that a resumed run has the lines of one
         that was never stopped; and after the last iteration.
         """
         return min((done // self.log_interval + 1) * self.log_interval, self.iterations)
 
     def resolved(self) -> TrainConfig:
-        """The same with nothing left open."""
+        """Returns the same options with all defaults filled in."""
         from derex.representations.methods import METHODS, find_representation
 
         default = find_representation(self.method, self.form)
@@ -236,9 +234,9 @@ class TrainConfig:
 
 
 def config_type(method: str, form: str, preset: str = "", env: str = "") -> type[TrainConfig]:
-    """`TrainConfig` with the options of one form, for a command line that shows them.
+    """Makes a `TrainConfig` with the options of one form, for a command line that shows them.
 
-    Its defaults are those of the preset for the environment, where one is named.
+    Its defaults are those of the preset for the environment, if one is named.
     """
     from derex.representations.methods import find_representation
 

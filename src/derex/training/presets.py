@@ -1,4 +1,4 @@
-"""Numbers that go together, as data: `derex train --preset NAME`.
+"""Presets of agents and representations, as data: `derex train --preset NAME`.
 
 `exploration` has the agents and representations of `derex reproduce exploration`, every number that is tuned, in one
 place. What is shared: on one environment all methods have the same agent, `AGENTS`, to the last number; they differ in
@@ -33,7 +33,7 @@ from derex.representations.states import StatesConfig
 WIDTH, FEATURES = 64, 64  # units of a layer, and k
 
 EXPLORER = AgentConfig(core="lstm", unroll=32, epsilon_kl=1e-3, multiplier=2.0, dual_rate=0.02)
-"""the agent where nothing better is known; `width` is the study's"""
+"""the default agent; `width` is set by the study"""
 
 AGENTS: dict[str, AgentConfig] = {
     "rooms-chain-N": replace(EXPLORER, core="feed-forward"),
@@ -154,7 +154,7 @@ SMALL_AGENTS: dict[str, AgentConfig] = {
 
 
 class Preset(NamedTuple):
-    """Where the numbers of a run come from that its user leaves open."""
+    """Defaults for the options that the user leaves open."""
 
     agent: Callable[[str, str, str], AgentConfig]
     """of an environment, for a method and one of its forms"""

@@ -2,8 +2,6 @@
 
 train(TrainConfig(...))     starts a run, or resumes it from its last intact checkpoint
 restore_run("runs/a")       the state of a run, for use in Python
-
-SIGTERM and Ctrl-C stop a run after the current update and save a checkpoint.
 """
 
 from __future__ import annotations
@@ -99,7 +97,6 @@ class RestoredRun(NamedTuple):
     state: TrainState
     """of all seeds, on the available devices"""
     step: int
-    """environment steps of each seed"""
     problems: tuple[str, ...]
     """of damaged checkpoints that would have been chosen before this one"""
 
@@ -317,8 +314,8 @@ class TrainingRun:
         self.saver.save(snapshot)
         self.saver.wait()
         scores = compute_scores(read_metrics(self.config.out))
-        times = self.compile_seconds, self.seconds, self.advancing_seconds
-        return TrainResult(self.config.out, tuple(self.lines), scores, *times)
+        seconds = self.compile_seconds, self.seconds, self.advancing_seconds
+        return TrainResult(self.config.out, tuple(self.lines), scores, *seconds)
 
     def _advance(self) -> None:
         """Iterates for about `PIECE_SECONDS`, at most to the next line."""
@@ -332,8 +329,8 @@ class TrainingRun:
         self._iteration_seconds = elapsed / piece
         self._interval_seconds += elapsed
         self.advancing_seconds += elapsed
-        seeds, most = self.config.all_seeds, self.config.max_skipped
-        check_skipped_updates(self.state.skips, self.step, seeds, most, self._skipped_before)
+        limits = self.config.all_seeds, self.config.max_skipped, self._skipped_before
+        check_skipped_updates(self.state.skips, self.step, *limits)
         rate = self.config.iteration_steps * self.config.seeds / self._iteration_seconds
         self.progress.advanced(self.step, rate)
 
@@ -342,8 +339,8 @@ class TrainingRun:
         steps = (self.done - self.logged) * self.config.iteration_steps * self.config.seeds
         times = {"steps_per_second": steps / self._interval_seconds, "seconds": self.seconds}
         sums = read_sums(self.training, self.state)
-        spec = self.training.streams.spec
-        self.lines = make_lines(sums, spec, self.step, self.config.all_seeds, times | self.loop.numbers())
+        spec, seeds = self.training.streams.spec, self.config.all_seeds
+        self.lines = make_lines(sums, spec, self.step, seeds, times | self.loop.numbers())
         append_lines(self.config.out / METRICS, self.lines)
         self.loggers.log(self.lines)
         self.visits.add(self.step, sums)
