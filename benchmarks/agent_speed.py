@@ -22,7 +22,7 @@ import jax
 from plain_ppo import PlainPPO
 
 from derex.envs import make, make_streams
-from derex.training.learner import Training
+from derex.training.learner import JaxTraining
 from derex.training.presets import exploration_agent, exploration_form
 
 ROWS = {
@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         method, form, core = ROWS[name]
         agent = exploration_agent(options.env, method, form, width=options.width)
         representation = exploration_form(options.env, method, form, width=options.width).build()
-        training = Training(streams, representation, replace(agent, core=core))
+        training = JaxTraining(streams, representation, replace(agent, core=core))
         return runner(training.init_seeds((0,)), training.advance, options.iterations)
 
     chosen = [name for name in ROWS if any(word in name for word in options.rows)]

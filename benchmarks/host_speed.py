@@ -35,9 +35,8 @@ from derex.envs.host import HostTask, PoolOptions, allocate_steps, make_host_tas
 from derex.envs.host.pool import worker_cores
 from derex.envs.host.worker import episode_seed
 from derex.training.config import TrainConfig
-from derex.training.factory import make_loop, make_training
-from derex.training.host_rollout import HostActor, group_sizes
-from derex.training.learner import data_mesh, placed
+from derex.training.host import HostActor, group_sizes
+from derex.training.learner import data_mesh, make_training, placed
 from derex.types import Box, MultiDiscrete
 
 BARE, OURS = "bare environments in processes, random actions", "our adapters in processes, random actions"
@@ -236,12 +235,12 @@ def acting(task: HostTask, options: argparse.Namespace, stack: ExitStack) -> Cal
     stack.callback(pool.close)
     actor = HostActor(pool, trained.policy, 1)
     networks, draws = state.learner.trained.network, jax.random.split(jax.random.key(0), 1)
-    actor.unroll(networks, draws, options.unroll)
+    actor.collect(networks, draws, options.unroll)
 
     def part() -> float:
         start, unrolls = time.perf_counter(), 0
         while time.perf_counter() - start < options.seconds:
-            actor.unroll(networks, jax.random.split(jax.random.key(unrolls), 1), options.unroll)
+            actor.collect(networks, jax.random.split(jax.random.key(unrolls), 1), options.unroll)
             unrolls += 1
         return unrolls * config.iteration_steps / (time.perf_counter() - start)
 
@@ -252,7 +251,7 @@ def training(options: argparse.Namespace, stack: ExitStack) -> Callable[[], floa
     """All of it."""
     config = train_config(options)
     trained = make_training(config)
-    loop = make_loop(trained, config, lambda event, **details: print(event, details))
+    loop = trained.open_loop(config, lambda event, **details: print(event, details))
     stack.callback(loop.close)
     mesh = data_mesh()
     held = [placed(trained, trained.init_seeds(config.all_seeds), mesh)]

@@ -12,7 +12,7 @@ from derex.agents.config import AgentConfig
 from derex.envs.suites.common import encode
 from derex.envs.wrappers import PreviousReward, make_streams
 from derex.representations import find_representation
-from derex.training.learner import Training
+from derex.training.learner import JaxTraining
 from derex.types import Discrete, EnvironmentSpec, Words
 
 STREAMS = 64
@@ -67,7 +67,7 @@ def success(env: Any, iterations: int, **options: Any) -> float:
     config = AgentConfig(
         core="feed-forward", width=32, unroll=8, learning_rate=3e-3, epsilon_kl=0.02, **options
     )
-    training = Training(make_streams(env, STREAMS), find_representation("vmpo").build(), config)
+    training = JaxTraining(make_streams(env, STREAMS), find_representation("vmpo").build(), config)
     state = training.advance(training.init_seeds((0,)), iterations - 10)
     state = training.advance(training.clear(state), 10)
     sums = training.streams.summary(state.actor.environment).total()

@@ -17,7 +17,7 @@ from derex.envs.wrappers import PreviousReward, make_streams
 from derex.networks.layers import cast_to_precision, matmul
 from derex.networks.recurrent import LSTM
 from derex.representations import find_representation
-from derex.training.learner import Training
+from derex.training.learner import JaxTraining
 from derex.types import Amount, Symbols, Trajectories, Words
 
 B, S, A, W = 4, 6, 3, 16
@@ -116,7 +116,7 @@ def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
 
 def test_training_in_half_precision_stays_finite_and_keeps_its_parameters_single():
     config = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2, compute="bfloat16")
-    training = Training(make_streams(Recall(1), 4), find_representation("vmpo").build(), config)
+    training = JaxTraining(make_streams(Recall(1), 4), find_representation("vmpo").build(), config)
     before = training.init_seeds((0,))
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), before)
     network = jax.tree.map(np.asarray, eqx.filter(before.learner.trained.network, eqx.is_array))

@@ -15,7 +15,7 @@ from derex.agents.rollout import Rollout
 from derex.agents.update import RewardStreams, agent_loss, compute_advantages, init_learner
 from derex.envs.host import HostSteps, Pool
 from derex.representations.base import NoRepresentation
-from derex.training.host_rollout import HostActor, joined
+from derex.training.host import HostActor, join_groups
 from derex.types import Discrete, EnvironmentSpec
 
 SPEC = EnvironmentSpec("told", jax.ShapeDtypeStruct((2,), np.float32), Discrete(3), 50)
@@ -74,9 +74,9 @@ def unrolls(network: AgentNetwork) -> list[Rollout]:
     networks = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, network)
     actor = HostActor(ToldPool(), POLICY, 1)
     keys = jax.random.split(jax.random.key(1), 2)
-    gathered = [actor.unroll(networks, keys[i : i + 1], 4) for i in range(2)]
+    gathered = [actor.collect(networks, keys[i : i + 1], 4) for i in range(2)]
     assert sum(each.episodes.episodes.sum() for each in gathered) == 1  # those that were cut are not counted
-    return [jax.tree.map(lambda leaf: leaf[0], joined(SPEC, each.groups)) for each in gathered]
+    return [jax.tree.map(lambda leaf: leaf[0], join_groups(SPEC, each.groups)) for each in gathered]
 
 
 def test_what_never_happened_is_not_valid(unrolls: list[Rollout]) -> None:

@@ -23,9 +23,7 @@ from derex.envs.host import WorkerFailed
 from derex.training import Stopped, TrainConfig, make_training, read_metrics, restore_run, train
 from derex.training.checkpoints import find_checkpoint, list_steps, load_arrays
 from derex.training.evaluate import evaluate
-from derex.training.factory import make_loop
-from derex.training.host import HostLoop, HostTraining
-from derex.training.host_rollout import Unrolled, joined
+from derex.training.host import HostLoop, HostRollout, HostTraining, join_groups
 from derex.training.learner import TrainState, data_mesh, placed
 from derex.training.trained import restore_agents
 
@@ -99,19 +97,19 @@ def replayed(rollout: Rollout, state: TrainState) -> Any:
 
 
 @pytest.fixture(scope="module")
-def unrolls() -> tuple[list[TrainState], list[Rollout], list[Unrolled], HostTraining]:
+def unrolls() -> tuple[list[TrainState], list[Rollout], list[HostRollout], HostTraining]:
     """States before each of some updates, and what was learnt from in each."""
     config = tiny(Path("x"))
     training = make_training(config)
     assert isinstance(training, HostTraining)
-    loop = make_loop(training, config, lambda event, **details: None)
+    loop = training.open_loop(config, lambda event, **details: None)
     assert isinstance(loop, HostLoop)
     mesh = data_mesh()
     state = placed(training, training.init_seeds(config.all_seeds), mesh)
     states: list[TrainState] = [state]
     rollouts: list[Rollout] = []
-    gathered: list[Unrolled] = []
-    join = jax.jit(lambda groups: joined(training.streams.spec, groups))
+    gathered: list[HostRollout] = []
+    join = jax.jit(lambda groups: join_groups(training.streams.spec, groups))
     try:
         for _ in range(4):
             state = placed(training, loop.advance(state, 1, False, True), mesh)
@@ -165,12 +163,6 @@ def test_rollouts_hold_the_convention(unrolls: Any) -> None:
     counted = np.sum([each.episodes.episodes for each in gathered], axis=0)
     assert counted.shape == (SEEDS, STREAMS)
     assert 0 < counted.sum() <= ended.sum()
-
-
-def test_training_alone_does_not_advance(unrolls: Any) -> None:
-    states, _, _, training = unrolls
-    with pytest.raises(TypeError, match="come from workers"):
-        training.advance(states[0], 1)
 
 
 class At:

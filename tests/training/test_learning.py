@@ -9,7 +9,7 @@ from derex.agents.config import AgentConfig
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations import find_representation
-from derex.training.learner import Training
+from derex.training.learner import JaxTraining
 from derex.training.presets import find_preset
 
 STREAMS = 64
@@ -26,7 +26,7 @@ def settings(env: str) -> AgentConfig:
 def trained(env: str, config: AgentConfig, iterations: int, measured: int) -> dict[str, float]:
     """Mean return and success of the episodes that ended in the last `measured` iterations, and of those in the first
     ten, before much is learnt."""
-    training = Training(make_streams(make(env), STREAMS), find_representation("vmpo").build(), config)
+    training = JaxTraining(make_streams(make(env), STREAMS), find_representation("vmpo").build(), config)
     state, found = training.init_seeds((0,)), {}
     for name, pieces in (("first", (10,)), ("last", (iterations - measured - 10, measured))):
         for piece in pieces:

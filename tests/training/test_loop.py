@@ -13,7 +13,7 @@ from derex.envs.wrappers import make_streams
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
-from derex.training.learner import Training, TrainState
+from derex.training.learner import JaxTraining, TrainState
 
 STREAMS, UNROLL = 8, 5
 AGENT = AgentConfig(width=8, unroll=UNROLL, epochs=2, minibatches=2)
@@ -21,8 +21,8 @@ STATES = StatesConfig(DecompositionConfig(k=3), training=OptimisedTraining(steps
 
 
 @pytest.fixture(scope="module")
-def training() -> Training:
-    return Training(make_streams(make("rooms-chain-2"), STREAMS), STATES.build(), AGENT)
+def training() -> JaxTraining:
+    return JaxTraining(make_streams(make("rooms-chain-2"), STREAMS), STATES.build(), AGENT)
 
 
 def leaves(state: Any) -> list[Any]:
@@ -34,7 +34,7 @@ def leaves(state: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
+def test_seeds_side_by_side_are_single_runs(training: JaxTraining) -> None:
     """Compared without the networks of states and the moments of their outputs: a bias before a standardisation has
     a gradient of rounding errors alone, and Adam makes full steps of them. Nothing else depends on it."""
 
@@ -51,9 +51,9 @@ def test_seeds_side_by_side_are_single_runs(training: Training) -> None:
     assert np.mean(different) > 0.5
 
 
-def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: Training) -> None:
+def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: JaxTraining) -> None:
     """Two of those that run at the same time on two cores may wait for each other for ever."""
-    text = Training.init_seeds.lower(training, (0, 1)).as_text()
+    text = JaxTraining.init_seeds.lower(training, (0, 1)).as_text()
     factorisations = [line for line in text.splitlines() if "geqrf" in line]
     assert factorisations
     assert not [line for line in factorisations if "tensor<2x8x8x" in line]
@@ -61,7 +61,7 @@ def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: Training
     assert [line for line in control.splitlines() if "geqrf" in line and "tensor<2x8x8x" in line]
 
 
-def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
+def test_the_tally_counts_every_step_and_iteration(training: JaxTraining) -> None:
     state = training.advance(training.init_seeds((0, 1)), 4)
     np.testing.assert_array_equal(state.tally.iterations, [4, 4])
     np.testing.assert_array_equal(state.tally.visits.sum(axis=1), [4 * STREAMS * UNROLL] * 2)
@@ -72,7 +72,7 @@ def test_the_tally_counts_every_step_and_iteration(training: Training) -> None:
     np.testing.assert_array_equal(after.tally.visits.sum(axis=1), [STREAMS * UNROLL] * 2)
 
 
-def test_numbers_add_up_over_iterations(training: Training) -> None:
+def test_numbers_add_up_over_iterations(training: JaxTraining) -> None:
     """Three looks of one iteration each sum to one look of three."""
     whole = training.advance(training.init_seeds((0,)), 3).tally
     state, sums = training.init_seeds((0,)), []
@@ -87,7 +87,7 @@ def test_numbers_add_up_over_iterations(training: Training) -> None:
     assert all(np.all(np.isfinite(value)) for value in whole.numbers.values())
 
 
-def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training: Training) -> None:
+def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training: JaxTraining) -> None:
     before = leaves(training.init_seeds((0,)))
     state = training.init_seeds((0,))
     after = training.advance(state, 0)
@@ -97,7 +97,7 @@ def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training
     training.advance(after, 1)
 
 
-def test_one_iteration_taken_apart(training: Training) -> None:
+def test_one_iteration_taken_apart(training: JaxTraining) -> None:
     """Visits and bonuses of each state are those of the unroll that its keys give."""
     state = jax.tree.map(lambda leaf: leaf[0], training.init_seeds((5,)))
     network = state.learner.trained.network

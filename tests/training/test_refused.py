@@ -182,7 +182,7 @@ def test_memory_that_runs_out_is_one_line(
     def fail(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(derex.training.run, "make_loop", fail)
+    monkeypatch.setattr(derex.training.learner.JaxTraining, "open_loop", fail)
     assert main(["train", "--resume", str(run), "--steps", str(4 * UPDATE)]) == 2
     said = capsys.readouterr().err
     assert "derex: error: out of memory: " in said

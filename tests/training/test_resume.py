@@ -37,6 +37,7 @@ from derex.training.checkpoints import (
     load_arrays,
     load_state,
 )
+from derex.training.learner import JaxTraining
 from derex.training.preflight import differences, plan_run
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
@@ -257,6 +258,7 @@ def test_a_run_is_restored(whole: TrainResult) -> None:
     network = jax.tree.leaves(restored.state.learner.trained.network)
     assert len(network) == len([name for name in saved if name.startswith("learner/trained/network/")])
     np.testing.assert_array_equal(jax.random.key_data(restored.state.key), saved["key"])
+    assert isinstance(restored.training, JaxTraining)
     again = restored.training.advance(restored.state, 1)
     assert np.all(np.isfinite(again.tally.numbers["value_loss"]))
     assert restore_run(whole.out, "best").step == int(find_checkpoint(whole.out, "best").path.name)

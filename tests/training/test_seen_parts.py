@@ -10,7 +10,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import describe_parts
 from derex.envs.wrappers import PreviousReward
 from derex.training.export import _observation, _plain_observation
-from derex.training.factory import make_environment
+from derex.training.learner import make_environment
 from derex.types import Amount, Symbols, Words
 
 

@@ -11,10 +11,9 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.training import TrainConfig, make_training, restore_run, train
 from derex.training.evaluate import evaluate
-from derex.training.factory import clear_shared
 from derex.training.trained import restore_agents
 
-AGENT = AgentConfig(core="feed-forward", width=8, unroll=4, epochs=1, minibatches=2)
+AGENT = AgentConfig(core="feed-forward", width=12, unroll=4, epochs=1, minibatches=2)
 STEPS = 8 * AGENT.unroll
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -38,7 +37,6 @@ def compiled() -> Iterator[list[str]]:
 
 
 def test_a_second_run_with_the_same_options_compiles_nothing(tmp_path: Path, compiled: list[str]) -> None:
-    clear_shared()
     first = train(tiny(tmp_path / "a"))
     restore_run(tmp_path / "a")
     evaluate(restore_agents(tmp_path / "a"), 3)

@@ -14,8 +14,8 @@ from derex.envs.diagnostic import Catch
 from derex.envs.wrappers import make_streams
 from derex.representations import BonusUse, Representation, RepresentationState
 from derex.representations.base import NoRepresentation, no_auxiliary, track_nothing
-from derex.training import DivergedError, TrainConfig, Training, read_metrics, restore_run, run, train
-from derex.training.learner import TrainState
+from derex.training import DivergedError, TrainConfig, read_metrics, restore_run, run, train
+from derex.training.learner import JaxTraining, TrainState
 
 STREAMS, UNROLL = 8, 4
 
@@ -45,9 +45,9 @@ class FlakyReward(Flaky):
         super().__init__(reward=0.02)
 
 
-def training_on(env: Flaky, form: Any = None, core: str = "feed-forward") -> Training:
+def training_on(env: Flaky, form: Any = None, core: str = "feed-forward") -> JaxTraining:
     agent = AgentConfig(core=core, width=8, unroll=UNROLL, epochs=1, minibatches=2)
-    return Training(make_streams(env, STREAMS), (form or NoRepresentation()).build(), agent)
+    return JaxTraining(make_streams(env, STREAMS), (form or NoRepresentation()).build(), agent)
 
 
 def numbers(tree: Any) -> list[Any]:

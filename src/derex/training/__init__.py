@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from derex.training.config import TrainConfig
-    from derex.training.factory import make_training
     from derex.training.folder import load_config, read_metrics
-    from derex.training.learner import Training
+    from derex.training.learner import Training, make_training
     from derex.training.metrics import DivergedError
     from derex.training.preflight import Stopped
     from derex.training.run import RestoredRun, TrainResult, restore_run, train
@@ -23,7 +22,7 @@ _PLACES = {
     "TrainResult": "run",
     "Training": "learner",
     "load_config": "folder",
-    "make_training": "factory",
+    "make_training": "learner",
     "read_metrics": "folder",
     "restore_run": "run",
     "train": "run",

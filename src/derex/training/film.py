@@ -25,8 +25,7 @@ from derex.envs.host.worker import episode_seed
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment
 from derex.envs.multitask import MultiTask
 from derex.envs.wrappers import AutoReset, Batched
-from derex.training.factory import tasks_in
-from derex.training.learner import cleaned
+from derex.training.learner import tasks_in, zero_nonfinite
 
 STREAMS = 8  # of each seed: always as many, so that the same seed plays the same episodes on any machine
 EVALUATION, FILM = 1, 2  # first number of the keys that episodes are seeded from; that of training is another
@@ -131,7 +130,9 @@ def _decided(
     def of_seed(network: AgentNetwork, observation: Any, first: Any, memory: AgentMemory, key: Any):
         draw = None if greedy else jax.random.fold_in(key, t)
         chosen = act(network, policy, observation, jnp.asarray(first), memory, draw)
-        return cleaned(chosen.action), cleaned(chosen.memory)  # or it would stay for all later episodes
+        return zero_nonfinite(chosen.action), zero_nonfinite(
+            chosen.memory
+        )  # or it would stay for all later episodes
 
     return jax.vmap(of_seed)(networks, observation, first, memory, keys)
 

@@ -1,10 +1,11 @@
-"""Training on host environments: the same learner, fed by workers.
+"""Training on host environments: the learner on the device, the environments in worker processes.
 
-While the learner learns from unroll i, the workers are at unroll i + 1, with the parameters from before that update.
-The lag is always one update, so that a run depends on its seeds alone. V-MPO's loss compares with the policy that
-acted, which the rollout holds; values and memories are those of the network that acted too.
+While the learner learns from rollout i, the workers collect rollout i + 1 with the parameters from before that update.
+The lag is always one update, so a run depends on its seeds alone. V-MPO's loss compares with the policy that acted,
+which the rollout holds together with its values and memories. Streams form two groups that take turns: while one is
+stepped, the policy acts on the other.
 
-Shapes: N seeds, B streams.
+Shapes: N seeds, B streams of all groups, b streams of a group, T transitions between S = T + 1 steps.
 """
 
 from __future__ import annotations
@@ -12,30 +13,65 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int, Key, PRNGKeyArray
+from jaxtyping import Float, Int, Integer, Key, PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
-from derex.agents.rollout import Actor
-from derex.envs.host import HostTask, PoolOptions, WorkerFailed, allocate_steps, open_streams
+from derex.agents.policy import Policy
+from derex.agents.rollout import Actor, AgentMemory, Decision, Rollout, act, evaluate_step, init_memory
+from derex.envs.host import (
+    EpisodeCounter,
+    HostSteps,
+    HostTask,
+    JoinedPool,
+    Pool,
+    PoolOptions,
+    VectorPool,
+    WorkerFailed,
+    allocate_steps,
+    open_streams,
+)
 from derex.envs.multitask import TaskAssignment, assign_tasks
 from derex.envs.wrappers import EpisodeSums
 from derex.training.config import TrainConfig
-from derex.training.host_rollout import Acted, GroupUnroll, HostActor, Unrolled, group_sizes, joined
-from derex.training.learner import Training, TrainState
-from derex.types import EnvironmentSpec
+from derex.training.learner import Loop, Training, TrainState, zero_nonfinite
+from derex.types import EnvironmentSpec, Trajectories
 
 TRAINING = 0  # first number of the keys that episodes are seeded from; those of evaluation are others
 
 
+class GroupRollout(NamedTuple):
+    """The rollout of a group, as it was collected."""
+
+    steps: HostSteps
+    """arrays (S, N, b, …)"""
+    memory: Any
+    """of the core before step 0"""
+    decisions: list[Decision]
+    """at each step but the last; without memories"""
+    value: Float[Any, "N b V"]
+    previous_action: Float[Any, "N b W"]
+    """of the last step"""
+
+
+class HostRollout(NamedTuple):
+    """The rollout of all streams, in NumPy arrays."""
+
+    groups: tuple[GroupRollout, ...]
+    episodes: EpisodeSums
+    """of the episodes that ended in it: (N, B) each"""
+    begun: Int[np.ndarray, "N B"]
+    """episodes that each stream has begun by its end"""
+
+
 class HostCounts(NamedTuple):
-    """What a training state holds of its environments, which themselves are not saved."""
+    """What a training state holds of host environments, which cannot be saved themselves."""
 
     begun: Int[Array, "*B"]
     """episodes of each stream, that under way included"""
@@ -44,70 +80,68 @@ class HostCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class HostStreams:
-    """So many streams of a host environment, for each seed; stands where JAX streams stand."""
+    """`n` streams of a host environment for each seed; takes the place of JAX streams in a `Training`."""
 
     task: HostTask
     n: int
 
     def __post_init__(self) -> None:
-        _ = self.assigned  # refuses too few streams for the tasks, before anything is written
+        _ = self.assigned  # raises on too few streams for the tasks, before anything is written
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """That of the environment."""
+        """The environment's."""
         return self.task.spec
 
     @property
     def assigned(self) -> TaskAssignment | None:
-        """Which stream plays which task, where there are several."""
+        """The task of each stream, where there are several tasks."""
         return assign_tasks([task.spec for task in self.task.tasks], self.n) if self.task.tasks else None
 
     def summary(self, counts: HostCounts) -> EpisodeSums:
-        """What was counted since the last line, for each stream."""
+        """Episode sums of each stream since the last line of metrics."""
         return counts.sums
 
     def cleared(self, counts: HostCounts) -> HostCounts:
-        """The same with the sums at 0."""
+        """The counts with all sums at 0."""
         return counts._replace(sums=jax.tree.map(jnp.zeros_like, counts.sums))
 
 
 class HostTraining(Training):
-    """A host environment, agent and representation, joined."""
+    """A training whose rollouts come from workers."""
 
     def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
-        """Nothing but counts: workers begin where they are opened."""
+        """Counts only: the first step is taken by the workers."""
         none, zero = jnp.zeros(self.streams.n, jnp.int32), jnp.zeros(self.streams.n)
         counts = HostCounts(none, EpisodeSums(none, zero, none, none))
         return Actor(counts, None, None, None)  # type: ignore[arg-type]
 
     def iterate(self, state: TrainState) -> TrainState:
-        """Learns from an unroll in which nothing happened; for the shapes of what comes of it."""
+        """Learn from a rollout of zeros; traced for the shapes of its results."""
         one = jax.tree.map(lambda leaf: leaf[None], state)
-        return jax.tree.map(lambda leaf: leaf[0], self.learn_all(one, self.nothing(one)))
+        return jax.tree.map(lambda leaf: leaf[0], self.learn_all(one, self.zero_rollout(one)))
 
-    def advance(self, state: TrainState, iterations: Any, reset_metrics: Any = False) -> TrainState:  # type: ignore[override]
-        """There are no workers here."""
-        raise TypeError(
-            "advance: the steps of a host environment come from workers. Use HostLoop(training, config, tell).advance."
-        )
+    def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
+        """A loop with workers, which are started by its first call."""
+        return HostLoop(self, config, notify)
 
     @partial(jax.jit, static_argnums=0)
-    def learn_all(self, state: TrainState, groups: tuple[GroupUnroll, ...]) -> TrainState:
-        """Learns from an unroll, each seed from its own."""
+    def learn_all(self, state: TrainState, groups: tuple[GroupRollout, ...]) -> TrainState:
+        """Learn from a rollout, each seed from its own."""
 
         def of_seed(state: TrainState, rollout: Any) -> TrainState:
             key, _, observing, learning = jax.random.split(state.key, 4)
             return self.learn_from(state, rollout, observing, learning)._replace(key=key)
 
-        return jax.vmap(of_seed)(state, joined(self.streams.spec, groups))
+        return jax.vmap(of_seed)(state, join_groups(self.streams.spec, groups))
 
     @partial(jax.jit, static_argnums=0)
     def acting_keys(self, state: TrainState, ahead: Any) -> Key[Array, " N"]:
-        """For the unroll that is gathered while the state learns (`ahead`), or before it does."""
+        """Keys for the rollout that is collected while the state learns (`ahead`), or before."""
         return jax.vmap(lambda key: jax.random.fold_in(jax.random.split(key, 4)[1], ahead))(state.key)
 
-    def nothing(self, state: TrainState) -> tuple[GroupUnroll, ...]:
-        """An unroll of zeros, of all seeds."""
+    def zero_rollout(self, state: TrainState) -> tuple[GroupRollout, ...]:
+        """A rollout of zeros, of all seeds."""
         seeds, length, policy = len(state.key), self.config.unroll, self.policy
         networks, values = state.learner.trained.network, 2 if self.config.two_values else 1
         groups = []
@@ -115,54 +149,49 @@ class HostTraining(Training):
             steps = jax.tree.map(np.zeros_like, allocate_steps(self.streams.spec, length + 1, seeds, size))
             parameters = jnp.zeros((seeds, size, policy.size))
             action = jax.eval_shape(policy.mode, parameters)
-            did = Acted(
-                jnp.zeros(action.shape, action.dtype),
-                parameters,
-                jnp.zeros((seeds, size, values)),
-                jnp.zeros((seeds, size, policy.width)),
-            )
+            value, previous = jnp.zeros((seeds, size, values)), jnp.zeros((seeds, size, policy.width))
+            decision = Decision(jnp.zeros(action.shape, action.dtype), parameters, value, previous, None)  # type: ignore[arg-type]
             memory = jax.vmap(lambda network, n=size: network.core.initial(n))(networks)
-            groups.append(GroupUnroll(steps, memory, [did] * length, did.value, did.previous_action))
+            groups.append(GroupRollout(steps, memory, [decision] * length, value, previous))
         return tuple(groups)
 
 
-class HostLoop:
-    """Carries a training forward, one iteration at a time, with workers that stay."""
+class HostLoop(Loop):
+    """Advances a host training one iteration at a time; the workers stay between calls."""
 
     longest: int | None = 1
-    """iterations at a time: between two of them a run can be stopped and saved"""
+    """between two iterations a run can be stopped and saved"""
 
-    def __init__(self, training: HostTraining, config: TrainConfig, tell: Callable[..., None]):
-        """`tell` is told of workers that are started again: an event's name, and details by name."""
-        self._training, self._config, self._tell = training, config, tell
+    def __init__(self, training: HostTraining, config: TrainConfig, notify: Callable[..., None]):
+        """`notify(event, **details)` receives restarts of workers."""
+        self._training, self._config, self._notify = training, config, notify
         self._learner = ThreadPoolExecutor(1, "derex-learner")
         self._pool: Any = None
-        self._ahead: Unrolled | None = None
+        self._ahead: HostRollout | None = None
         self._failure: WorkerFailed | None = None
         self._told = 0
 
     def advance(
         self, state: TrainState, iterations: int, reset_metrics: bool = False, more: bool = True
     ) -> TrainState:
-        """The state after so many iterations; none at all opens the workers, compiles, and gathers the first unroll.
+        """Run iterations; 0 starts the workers, compiles, and collects the first rollout.
 
         Args:
             state: of all seeds.
             iterations: how many.
-            reset_metrics: clears the tally before.
-            more: whether others will follow: the last one has no unroll to gather meanwhile.
+            reset_metrics: clears the metric sums before.
+            more: whether other calls follow: during the last iteration no rollout is collected.
 
         Raises:
-            WorkerFailed: a worker had to be started again too often. It is raised before anything is changed, so that
-                the last state is good.
+            WorkerFailed: a worker was restarted too often. Raised before anything changes: the last state is valid.
         """
         if self._failure is not None:
             raise self._failure
         if self._pool is None:
             self._open(state)
         if iterations == 0:
-            self._ahead = self._ahead or self._unroll(state, ahead=False)
-            jax.block_until_ready(self._training.learn_all(state, self._training.nothing(state)))
+            self._ahead = self._ahead or self._collect(state, ahead=False)
+            jax.block_until_ready(self._training.learn_all(state, self._training.zero_rollout(state)))
             return state
         if reset_metrics:
             state = self._training.clear(state)
@@ -171,51 +200,49 @@ class HostLoop:
         return state
 
     def numbers(self) -> dict[str, int]:
-        """For a line of metrics: what happened since the last."""
+        """Restarts of workers since the last call."""
         restarts = 0 if self._pool is None else self._pool.restarts
         new, self._told = restarts - self._told, restarts
         return {"worker_restarts": new}
 
     def close(self) -> None:
-        """Ends all workers; harmless when repeated."""
+        """Stop all workers; may be repeated."""
         self._learner.shutdown()
         if self._pool is not None:
             self._pool.close()
 
     def _iterate(self, state: TrainState, more: bool) -> TrainState:
-        gathered = self._ahead or self._unroll(state, ahead=False)
+        gathered = self._ahead or self._collect(state, ahead=False)
         self._ahead = None
-        learning = self._learner.submit(self._learn, state, gathered.groups)
+        learning = self._learner.submit(
+            lambda: jax.block_until_ready(self._training.learn_all(state, gathered.groups))
+        )
         try:
             if more:
-                self._ahead = self._unroll(state, ahead=True)
+                self._ahead = self._collect(state, ahead=True)
         except WorkerFailed as failure:
-            self._failure = failure  # what is being learnt still counts
-        return _counted(learning.result(), gathered)
+            self._failure = failure  # the update under way still counts
+        return _add_episodes(learning.result(), gathered)
 
-    def _learn(self, state: TrainState, groups: tuple[GroupUnroll, ...]) -> TrainState:
-        return jax.block_until_ready(self._training.learn_all(state, groups))
-
-    def _unroll(self, state: TrainState, ahead: bool) -> Unrolled:
+    def _collect(self, state: TrainState, ahead: bool) -> HostRollout:
         keys = self._training.acting_keys(state, np.uint32(ahead))
-        return self._actor.unroll(state.learner.trained.network, keys, self._config.agent.unroll)
+        return self._actor.collect(state.learner.trained.network, keys, self._config.agent.unroll)
 
     def _open(self, state: TrainState) -> None:
-        """Workers begin new episodes, after those that the state has begun."""
+        """Start workers, with the episodes after those that the state has begun."""
         config = self._config
         sizes = group_sizes(config.streams)
-        ends = np.cumsum(sizes)
-        parts = [range(int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True)]
-        keys = [(TRAINING, seed, b) for part in parts for seed in config.all_seeds for b in part]
+        parts = np.split(np.arange(config.streams), np.cumsum(sizes)[:-1])
+        keys = [(TRAINING, seed, b) for part in parts for seed in config.all_seeds for b in part.tolist()]
         numbers = [number for _, _, number in keys]
         counts: HostCounts = jax.device_get(state.actor.environment)
-        begun = np.concatenate([counts.begun[:, part.start : part.stop].reshape(-1) for part in parts])
+        begun = np.concatenate([counts.begun[:, part].reshape(-1) for part in parts])
         self._pool = open_streams(
             self._training.streams.task,
             keys,
             tuple(size * config.seeds for size in sizes),
             PoolOptions(config.workers, config.worker_timeout, config.worker_restarts),
-            self._tell,
+            self._notify,
             stagger=True,
             begun=begun,
             numbers=numbers,
@@ -225,16 +252,213 @@ class HostLoop:
         self._actor = HostActor(self._pool, self._training.policy, config.seeds, thresholds)
 
 
-def _counted(state: TrainState, gathered: Unrolled) -> TrainState:
-    """The state with the episodes of the unroll that it has learnt from."""
+def _add_episodes(state: TrainState, gathered: HostRollout) -> TrainState:
+    """Add the episodes of the rollout to the state that has learnt from it."""
     counts: HostCounts = state.actor.environment
-    sums = EpisodeSums(
-        *(before + _as(new, before) for before, new in zip(counts.sums, gathered.episodes, strict=True))
+    new = jax.tree.map(
+        lambda leaf, like: jax.device_put(leaf.astype(like.dtype), like.sharding),
+        HostCounts(jnp.asarray(gathered.begun), gathered.episodes),
+        counts,
     )
-    after = HostCounts(_as(gathered.begun, counts.begun), sums)
+    after = new._replace(sums=jax.tree.map(jnp.add, counts.sums, new.sums))
     return state._replace(actor=state.actor._replace(environment=after))
 
 
-def _as(new: Any, like: Array) -> Array:
-    """Where the other is, and of its type."""
-    return jax.device_put(new.astype(like.dtype), like.sharding)
+def group_sizes(streams: int) -> tuple[int, ...]:
+    """Sizes of the groups: two halves; a single stream is one group."""
+    return (streams,) if streams == 1 else (streams - streams // 2, streams // 2)
+
+
+class HostActor:
+    """Collects rollouts from all streams of all seeds."""
+
+    def __init__(
+        self,
+        pool: Pool | VectorPool | JoinedPool,
+        policy: Policy,
+        seeds: int,
+        success_returns: Float[np.ndarray, " n"] | None = None,
+    ):
+        """Use a pool that was not stepped yet, with each group ordered by seed.
+
+        `success_returns` has the threshold of each stream, where they differ.
+        """
+        self._pool, self._policy, self._seeds = pool, policy, seeds
+        self._structure = jax.tree.structure(pool.spec.observation)
+        self._memory: list[AgentMemory] | None = None
+        self._now: list[HostSteps] = []
+        shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
+        thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
+        if success_returns is not None:
+            thresholds = np.split(success_returns, np.cumsum(pool.groups)[:-1])
+        self._counters = [EpisodeCounter(*each) for each in zip(shortened, thresholds, strict=True)]
+
+    def collect(self, networks: AgentNetwork, keys: Key[Array, " N"], length: int) -> HostRollout:
+        """Act for `length` transitions with one network and one fresh key for each seed.
+
+        Raises:
+            WorkerFailed: a worker was restarted too often.
+        """
+        pool, groups = self._pool, range(len(self._pool.groups))
+        if self._memory is None:
+            self._begin(networks)
+        assert self._memory is not None
+        steps = [allocate_steps(pool.spec, length + 1, size) for size in pool.groups]
+        seen = [self._with_seeds(each, 1) for each in steps]
+        starts, decisions = list(self._memory), [[] for _ in groups]
+        leaves, structure = jax.tree.flatten(networks)
+        act_once = _act_once(self._policy, structure)
+        for t in range(length):
+            for g in groups:
+                self._receive(g, steps[g], t)
+                draw = np.array([t, g], np.uint32)
+                seen_now = self._shown(seen[g], t)
+                self._memory[g], decision = act_once(leaves, self._memory[g], *seen_now, keys, draw)
+                action = np.asarray(decision.action)
+                pool.send(g, action.reshape(-1, *action.shape[2:]))
+                decisions[g].append(decision)
+        final = []
+        for g in groups:
+            self._receive(g, steps[g], length)
+            self._now[g] = steps[g].at(length)
+            seen_now = self._shown(seen[g], length)
+            self._memory[g], *last = evaluate_last_step(networks, self._memory[g], *seen_now)
+            final.append(last)
+        rollouts = (GroupRollout(seen[g], starts[g].core, decisions[g], *final[g]) for g in groups)
+        counted = [self._with_seeds(counter.take(), 0) for counter in self._counters]
+        counted_begun = np.split(pool.begun, np.cumsum(pool.groups)[:-1])
+        begun = [self._with_seeds(part, 0) for part in counted_begun]
+        sums, begun = (
+            jax.tree.map(lambda *parts: np.concatenate(parts, 1), *each) for each in (counted, begun)
+        )
+        return HostRollout(tuple(jax.device_get(list(rollouts))), sums, begun)
+
+    def _begin(self, networks: AgentNetwork) -> None:
+        """Take the first step of every stream."""
+        pool = self._pool
+        for g in range(len(pool.groups)):
+            pool.send(g)
+        sizes = [size // self._seeds for size in pool.groups]
+        self._memory = [_init_memories(networks, self._policy, size) for size in sizes]
+        for g, size in enumerate(pool.groups):
+            self._now.append(allocate_steps(pool.spec, size))
+            cut = pool.receive(g, self._now[g])
+            self._counters[g].add(self._now[g], cut)
+
+    def _receive(self, g: int, steps: HostSteps, t: int) -> None:
+        """Receive step t; step 0 is the last of the rollout before.
+
+        The pool ends an episode that a fault has cut one step late, by showing its last observation again: nothing led
+        there, and the action before it was never executed. Here the episode is truncated where it was really last seen
+        and bootstrapped with the value of that, and the step shown again stands alone: no transition leads to it or
+        from it, for the agent or for representations. A rollout that ends with the real one is bootstrapped there.
+        """
+        if t == 0:
+            for array, now in zip(jax.tree.leaves(steps), jax.tree.leaves(self._now[g]), strict=True):
+                array[0] = now
+            return
+        here, before = steps.at(t), steps.at(t - 1)
+        cut = self._pool.receive(g, here, before.observation)
+        self._counters[g].add(here, cut)
+        before.truncated[cut] = here.first[cut] = True
+
+    def _shown(self, seen: HostSteps, t: int) -> tuple[Any, Any]:
+        """Observation and `first` of step t: arrays (N, b, …)."""
+        step = seen.at(t)
+        return jax.tree.unflatten(self._structure, step.observation), step.first
+
+    def _with_seeds(self, tree: Any, axis: int) -> Any:
+        """Split the streams of a group, at `axis`, into seeds and streams."""
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(*leaf.shape[:axis], self._seeds, -1, *leaf.shape[axis + 1 :]), tree
+        )
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _init_memories(networks: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
+    """Memories of one group, for all seeds."""
+    return jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
+
+
+@cache
+def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[AgentMemory, Decision]]:
+    """`act_all_seeds` for networks given as leaves: flattening one at each step costs more than the call."""
+    return jax.jit(lambda leaves, *rest: act_all_seeds(policy, jax.tree.unflatten(structure, leaves), *rest))
+
+
+def act_all_seeds(
+    policy: Policy,
+    networks: AgentNetwork,
+    memory: AgentMemory,
+    observation: Any,
+    first: Any,
+    keys: Key[Array, " N"],
+    draw: Integer[Any, "2"],
+) -> tuple[AgentMemory, Decision]:
+    """One step of a group for all seeds; `draw` holds the numbers of the step and of the group."""
+
+    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any, key: Any):
+        key = jax.random.fold_in(jax.random.fold_in(key, draw[0]), draw[1])
+        decision = act(network, policy, observation, first, memory, key)
+        # Non-finite values would persist in the memory, and an environment refuses them as actions. The observation
+        # that they came from is kept, and its update is skipped.
+        action = zero_nonfinite(decision.action)
+        after = zero_nonfinite(AgentMemory(policy.encoded(action), decision.memory.core))
+        return after, decision._replace(action=action, memory=None)  # type: ignore[arg-type]
+
+    return jax.vmap(of_seed)(networks, memory, observation, first, keys)
+
+
+@jax.jit
+def evaluate_last_step(
+    networks: AgentNetwork, memory: AgentMemory, observation: Any, first: Any
+) -> tuple[AgentMemory, Any, Any]:
+    """The value of the last step, for bootstrapping, and the encoded action before it.
+
+    Returns the memory from before that step as well: the next rollout starts with it.
+    """
+
+    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any):
+        previous, step = evaluate_step(network, observation, first, memory)
+        return zero_nonfinite(memory), step.value[:, 0], previous
+
+    return jax.vmap(of_seed)(networks, memory, observation, first)
+
+
+def join_groups(spec: EnvironmentSpec, groups: tuple[GroupRollout, ...]) -> Rollout:
+    """Concatenate the groups, in order, into one rollout of all seeds: arrays (N, B, …)."""
+    steps = _join([group.steps for group in groups])
+    stacked = [jax.tree.map(lambda *steps: jnp.stack(steps), *group.decisions) for group in groups]
+    decision: Decision = _join(stacked)
+    value, previous = (
+        jnp.concatenate([most, _concatenate(last)[:, :, None]], axis=2)
+        for most, last in (
+            (decision.value, [group.value for group in groups]),
+            (decision.previous_action, [group.previous_action for group in groups]),
+        )
+    )
+    structure = jax.tree.structure(spec.observation)
+    observation = jax.tree.unflatten(structure, steps.observation)
+    return Rollout(
+        trajectories=Trajectories(observation, previous, steps.first, jnp.ones_like(steps.first)),
+        memory=_concatenate([group.memory for group in groups]),
+        action=decision.action,
+        policy=decision.parameters,
+        value=value,
+        reward=steps.reward[:, :, 1:],
+        discount=steps.discount[:, :, 1:],
+        last=steps.last[:, :, 1:],
+        valid=~steps.first[:, :, 1:],
+        state_id=None,
+    )
+
+
+def _join(groups: list[Any]) -> Any:
+    """Concatenate the streams of groups: (S, N, b, …) each to (N, B, S, …)."""
+    first = jax.tree.map(lambda leaf: jnp.moveaxis(jnp.asarray(leaf), 0, 2), groups)
+    return _concatenate(first)
+
+
+def _concatenate(groups: list[Any]) -> Any:
+    """Concatenate the streams of groups: (N, b, …) each to (N, B, …)."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *groups)

@@ -1,20 +1,18 @@
-"""The training loop: the paper's algorithm, many iterations to a compiled call, all seeds side by side.
+"""The training loop: the paper's algorithm, many iterations per compiled call, all seeds in parallel.
 
-Everything is written for one global batch: under `jax.jit` on sharded arrays the top half of the advantages, the batch
-statistics, Σ̂ and the two halves of double sampling are those of all streams, wherever they are (`training.mesh`).
+Everything is written for one global batch. Under `jax.jit` on sharded arrays the top half of the advantages, the batch
+statistics, Σ̂ and the two halves of double sampling are those of all streams. Streams are split over all devices and
+everything else is replicated (`placed`): this changes where values are computed, not which.
 
-Shapes: B streams, n numbered states; with several seeds every array of a state has their axis in front.
-
-Where the arrays of a training state are: streams split over all devices, everything else on each.
-
-Splitting changes where the loop computes and nothing of what: it is written for one global batch.
+Shapes: B streams, n numbered states. With several seeds every array of a state has a leading seed axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,38 +27,45 @@ from derex.agents.network import AgentNetwork, describe_parts, make_network
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.agents.update import Learner, combine_rewards, compute_advantages, init_learner, update_agent
-from derex.representations.base import Representation, RepresentationState, Sizes
+from derex.envs.host import HostTask, make_host_task, make_host_tasks
+from derex.envs.interface import Environment
+from derex.envs.multitask import MultiTask, make_task_streams, multi_task
+from derex.envs.registry import expand_tasks, imports_user_code, is_host, make
+from derex.envs.wrappers import PreviousReward, make_streams
+from derex.representations.base import Representation, RepresentationConfig, RepresentationState, Sizes
+from derex.training.config import TrainConfig
 
+MAX_SHARED = 16  # environments, and trainings, that are kept for later calls with the same options
 CAUSES = ("an observation", "a reward", "a loss or a gradient")
 
 
 class MetricSums(NamedTuple):
-    """What is added up between two looks: its size does not grow with their distance."""
+    """Sums over the iterations since the last line of metrics."""
 
     iterations: Int[Array, ""]
-    """learnt from"""
+    """with an update"""
     skipped: Int[Array, ""]
-    """not learnt from, and not in the sums below"""
+    """without one; not in the sums below"""
     numbers: dict[str, Array]
     visits: Float[Array, " n"]
-    """how often each numbered state was seen"""
+    """visits of each numbered state"""
     bonuses: Float[Array, " n"]
-    """the bonuses it got"""
+    """sum of its bonuses"""
 
 
 class Skips(NamedTuple):
-    """Updates that were skipped, since a number was not finite."""
+    """Updates that were skipped because of non-finite values."""
 
     in_a_row: Int[Array, ""]
-    """now"""
+    """up to now"""
     most: Int[Array, ""]
-    """the longest row of the whole run"""
+    """the longest sequence of the run"""
     causes: Bool[Array, "3"]
-    """of the last one, as in `CAUSES`"""
+    """of the last skipped update, as in `CAUSES`"""
 
 
 class TrainState(NamedTuple):
-    """All that training changes."""
+    """Everything that training changes."""
 
     actor: Actor
     learner: Learner
@@ -72,33 +77,41 @@ class TrainState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Environment, agent and representation, joined."""
+    """An environment, an agent and a representation: pure functions of a `TrainState`.
 
-    streams: Any  # a `Streams`
+    Subclasses say how streams are stepped: `JaxTraining`, and `derex.training.host.HostTraining`.
+    """
+
+    streams: Any  # `EnvironmentStreams`, or `HostStreams`
     representation: Representation
     config: AgentConfig
 
+    @abstractmethod
+    def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
+        """All streams before the first step of the run."""
+
+    @abstractmethod
+    def iterate(self, state: TrainState) -> TrainState:
+        """One iteration of one seed."""
+
+    @abstractmethod
+    def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
+        """What advances states of this training; `notify` receives events of workers."""
+
     @property
     def policy(self) -> Policy:
-        """The kind of policy that the environment's actions ask for."""
+        """The policy family for the environment's actions."""
         return make_policy(self.streams.spec.action)
 
     @property
     def sizes(self) -> Sizes:
-        """What the representation has to know."""
+        """What the representation needs to know."""
         observation = describe_parts(self.streams.spec.observation)
         width = self.config.width
         return Sizes(observation, self.policy.width, width, width, self.streams.n)
 
-    def __post_init__(self) -> None:
-        if self.streams.n % self.config.minibatches:
-            raise ValueError(
-                f"streams: expected a multiple of agent.minibatches = {self.config.minibatches}, whole streams go into "
-                f"each; got {self.streams.n}."
-            )
-
-    def begin(self, key: PRNGKeyArray) -> TrainState:
-        """Before the first step."""
+    def init(self, key: PRNGKeyArray) -> TrainState:
+        """The state of one seed before the first iteration."""
         network_key, representation_key, actor_key, key = jax.random.split(key, 4)
         config, policy, sizes = self.config, self.policy, self.sizes
         network = make_network(config, sizes.observation, policy, key=network_key)
@@ -113,28 +126,13 @@ class Training:
         numbers = jax.eval_shape(self.iterate, state).tally.numbers
         return state._replace(tally=empty._replace(numbers={name: jnp.zeros(()) for name in numbers}))
 
-    def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
-        """All streams before the first step of the run."""
-        return init_actor(network, self.policy, self.streams, key)
-
-    def iterate(self, state: TrainState) -> TrainState:
-        """One iteration: act, then learn from what came of it."""
-        key, acting, observing, learning = jax.random.split(state.key, 4)
-        network = state.learner.trained.network
-        actor, rollout = collect_rollout(
-            network, self.policy, self.streams, state.actor, acting, self.config.unroll
-        )
-        after = self.learn_from(state, rollout, observing, learning)
-        actor = actor._replace(previous_action=cleaned(actor.previous_action), memory=cleaned(actor.memory))
-        return after._replace(actor=actor, key=key)
-
     def learn_from(
         self, state: TrainState, rollout: Rollout, observing: PRNGKeyArray, learning: PRNGKeyArray
     ) -> TrainState:
-        """Let the representation learn and say what is rare, then learn from reward and bonus.
+        """Train the representation, compute the bonus, then train the agent on reward and bonus.
 
-        Who acted, and when, does not matter here: V-MPO's loss compares with the policy that the rollout holds.
-        `actor` and `key` are left alone.
+        The rollout may come from earlier parameters: V-MPO's loss compares with the policy stored in it. `actor` and
+        `key` are returned unchanged.
         """
         config, policy, representation = self.config, self.policy, self.representation
         view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
@@ -146,18 +144,49 @@ class Training:
         )
 
         numbers |= {"bonus": jnp.mean(bonus)}
-        tally = _counted(state.tally, rollout, bonus, numbers)
+        tally = _add_to_sums(state.tally, rollout, bonus, numbers)
         after = state._replace(learner=learner, representation=represented, tally=tally)
-        return _unless_broken(state, after, rollout, (learner, represented, numbers))
+        return _keep_finite(state, after, rollout, (learner, represented, numbers))
 
     @partial(jax.jit, static_argnums=(0, 1))
     def init_seeds(self, seeds: tuple[int, ...]) -> TrainState:
-        """One state for each seed, side by side.
+        """The states of all seeds, stacked.
 
-        They begin one after the other: orthogonal weights take factorisations, and two that run at the same time on a
-        machine of two cores, of several matrices each, may wait for each other for ever (jaxlib 0.10).
+        Seeds are initialised one after the other: orthogonal weights need factorisations, and two batched ones at the
+        same time can deadlock on a machine with two cores (jaxlib 0.10).
         """
-        return jax.lax.map(lambda seed: self.begin(jax.random.key(seed)), jnp.asarray(seeds))
+        return jax.lax.map(lambda seed: self.init(jax.random.key(seed)), jnp.asarray(seeds))
+
+    def clear(self, state: TrainState) -> TrainState:
+        """The state with all metric sums at 0."""
+        actor = state.actor._replace(environment=self.streams.cleared(state.actor.environment))
+        return state._replace(actor=actor, tally=jax.tree.map(jnp.zeros_like, state.tally))
+
+    @partial(jax.jit, static_argnums=0)
+    def report(self, state: TrainState) -> dict[str, Array]:
+        """Diagnostics of each seed's representation."""
+        return jax.vmap(lambda state: self.representation.report(state.representation))(state)
+
+
+class JaxTraining(Training):
+    """A training whose whole iteration is one compiled program, environment included."""
+
+    def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
+        """All streams before the first step of the run."""
+        return init_actor(network, self.policy, self.streams, key)
+
+    def iterate(self, state: TrainState) -> TrainState:
+        """One iteration of one seed: collect a rollout, then learn from it."""
+        key, acting, observing, learning = jax.random.split(state.key, 4)
+        network = state.learner.trained.network
+        actor, rollout = collect_rollout(
+            network, self.policy, self.streams, state.actor, acting, self.config.unroll
+        )
+        after = self.learn_from(state, rollout, observing, learning)
+        actor = actor._replace(
+            previous_action=zero_nonfinite(actor.previous_action), memory=zero_nonfinite(actor.memory)
+        )
+        return after._replace(actor=actor, key=key)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
     def advance(
@@ -166,44 +195,59 @@ class Training:
         iterations: Int[Array, ""] | int,
         reset_metrics: Bool[Array, ""] | bool = False,
     ) -> TrainState:
-        """Many iterations of all seeds; any number of them, compiled once; `reset_metrics` clears the tally before.
+        """Run any number of iterations of all seeds, compiled once; the memory of `state` is reused.
 
-        To clear it in a call of its own would cost more than a short iteration does.
+        `reset_metrics` clears the metric sums before: in a call of its own that would cost more than a short iteration.
         """
         step = jax.vmap(self.iterate)
         state = jax.tree.map(partial(jnp.where, reset_metrics), self.clear(state), state)
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
 
-    def clear(self, state: TrainState) -> TrainState:
-        """A fresh tally."""
-        actor = state.actor._replace(environment=self.streams.cleared(state.actor.environment))
-        return state._replace(actor=actor, tally=jax.tree.map(jnp.zeros_like, state.tally))
-
-    @partial(jax.jit, static_argnums=0)
-    def report(self, state: TrainState) -> dict[str, Array]:
-        """What the representation of each seed says of itself."""
-        return jax.vmap(lambda state: self.representation.report(state.representation))(state)
+    def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
+        """A loop without workers."""
+        return Loop(self)
 
 
-def _counted(
+class Loop:
+    """Advances the state of a training. This one holds nothing; `HostLoop` holds worker processes."""
+
+    longest: int | None = None
+    """most iterations per call; None: any number"""
+
+    def __init__(self, training: Any):
+        self._training = training
+
+    def advance(self, state: TrainState, iterations: int, reset_metrics: bool, more: bool) -> TrainState:
+        """Run `iterations` updates of all seeds, 0 to compile; `more` says that further calls follow."""
+        return self._training.advance(state, iterations, reset_metrics)
+
+    def numbers(self) -> dict[str, Any]:
+        """Metrics since the last call, besides those in the state."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources; may be repeated."""
+
+
+def _add_to_sums(
     tally: MetricSums, rollout: Rollout, bonus: Float[Array, "B S"], numbers: dict[str, Array]
 ) -> MetricSums:
-    """The tally with one more iteration in it."""
+    """Add one iteration to the sums."""
     added = {name: tally.numbers.get(name, jnp.zeros(())) + value for name, value in numbers.items()}
     tally = tally._replace(iterations=tally.iterations + 1, numbers=added)
     if rollout.state_id is None:
         return tally
-    places = rollout.state_id[:, 1:].reshape(-1)  # step 0 was the last of the unroll before
+    places = rollout.state_id[:, 1:].reshape(-1)  # step 0 was the last of the rollout before
     return tally._replace(
         visits=tally.visits.at[places].add(1.0),
         bonuses=tally.bonuses.at[places].add(bonus[:, 1:].reshape(-1)),
     )
 
 
-def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, learnt: Any) -> TrainState:
-    """`after`; or, where a number is not finite, what was learnt before.
+def _keep_finite(before: TrainState, after: TrainState, rollout: Rollout, learnt: Any) -> TrainState:
+    """`after`; with non-finite values, its learner and representation are those of `before`.
 
-    A gradient that is not finite makes parameters that are not, so that `learnt` shows it.
+    A non-finite gradient makes non-finite parameters, so it shows in `learnt`.
     """
     seen = rollout.trajectories.observation, rollout.reward, learnt
     causes = jnp.stack([~_all_finite(tree) for tree in seen])
@@ -216,7 +260,7 @@ def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, lear
     in_a_row = jnp.where(broken, before.skips.in_a_row + 1, 0)
     return after._replace(
         learner=learner,
-        representation=representation._replace(memory=cleaned(representation.memory)),
+        representation=representation._replace(memory=zero_nonfinite(representation.memory)),
         tally=tally,
         skips=Skips(
             in_a_row,
@@ -227,13 +271,13 @@ def _unless_broken(before: TrainState, after: TrainState, rollout: Rollout, lear
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:
-    """Whether all its floating-point numbers are."""
+    """Whether all floating-point leaves are finite."""
     parts = [leaf for leaf in jax.tree.leaves(tree) if _is_real(leaf)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts])) if parts else jnp.asarray(True)
 
 
-def cleaned(memory: Any) -> Any:
-    """The memory of streams with 0 for what is not finite, which would stay: 0 · NaN is NaN, at resets too."""
+def zero_nonfinite(memory: Any) -> Any:
+    """Replace non-finite values by 0. In a memory they would persist, at resets too, since 0 · NaN is NaN."""
     return jax.tree.map(
         lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if _is_real(leaf) else leaf,
         memory,
@@ -248,12 +292,12 @@ STREAMS = PartitionSpec(None, "data")  # (seeds, streams, …)
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-    """A line of devices, all of them unless some are given, along the axis "data"."""
+    """A one-dimensional mesh of the devices, by default all, with the axis "data"."""
     return Mesh(np.asarray(jax.devices() if devices is None else devices), ("data",), (AxisType.Auto,))
 
 
 def check_streams(streams: int, mesh: Mesh | AbstractMesh) -> None:
-    """Refuses streams that cannot be split evenly."""
+    """Raise unless the streams can be split evenly over the mesh."""
     if streams % mesh.size:
         raise ValueError(
             f"streams: expected a multiple of the {mesh.size} devices, since they are split evenly; got {streams}."
@@ -261,9 +305,9 @@ def check_streams(streams: int, mesh: Mesh | AbstractMesh) -> None:
 
 
 def placed(training: Training, state: TrainState, mesh: Mesh) -> TrainState:
-    """The state of all seeds with its streams split over the mesh; what is there already is not moved.
+    """The state of all seeds with its streams split over the mesh.
 
-    What has rows that cannot be split evenly is on every device: states of tasks whose streams are no multiple of them.
+    Arrays that cannot be split evenly are replicated: states of one task of several have rows for its streams only.
     """
     check_streams(training.streams.n, mesh)
     split, whole = NamedSharding(mesh, STREAMS), NamedSharding(mesh, PartitionSpec())
@@ -278,5 +322,81 @@ def placed(training: Training, state: TrainState, mesh: Mesh) -> TrainState:
 
 
 def _fits(leaf: Any, sharding: NamedSharding) -> bool:
-    """Whether it can be split; states of one task among many have a row for each of that task's streams alone."""
+    """Whether the array can be split evenly."""
     return sharding.is_fully_replicated or leaf.shape[1] % sharding.mesh.size == 0
+
+
+def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
+    """Make the environment of that name, as the agent observes it.
+
+    The same name gives the same object again, so that programs compiled for it are reused; except for the user's own
+    code, which may have changed since.
+
+    Args:
+        name: a task, a set of tasks, or a list with commas. Several tasks are one environment.
+        agent: its `previous_reward` says whether the previous reward is observed.
+
+    Returns:
+        A JAX environment, or for others the recipe by which workers make one.
+    """
+    try:
+        make = _make_environment if imports_user_code(name) else _shared_environment
+        return make(name, agent.previous_reward)
+    except ValueError as error:  # the registry's `name` is the run's `env`
+        argument, _, text = str(error).partition(":")
+        if argument != "name":
+            raise
+        raise ValueError(f"env:{text}") from error
+
+
+def _make_environment(name: str, previous_reward: bool) -> Environment | MultiTask | HostTask:
+    tasks = expand_tasks(name)
+    if len(tasks) > 1 and any(map(is_host, tasks)):
+        return make_host_tasks(name, tasks, previous_reward)
+    if len(tasks) > 1:
+        return multi_task(name, {task: make(task) for task in tasks}, previous_reward)
+    if is_host(name):
+        return make_host_task(name, previous_reward)
+    environment = make(name)
+    return PreviousReward(environment) if previous_reward else environment
+
+
+_shared_environment = lru_cache(MAX_SHARED)(_make_environment)
+
+
+def tasks_in(environment: Environment | MultiTask | HostTask) -> tuple[Environment | HostTask, ...]:
+    """The tasks of the environment: itself, unless it is several."""
+    if isinstance(environment, MultiTask):
+        return environment.tasks
+    return environment.tasks or (environment,) if isinstance(environment, HostTask) else (environment,)
+
+
+def make_training(config: TrainConfig) -> Training:
+    """Join environment, agent and representation of the config.
+
+    The same options give the same object again, and with it the programs that were compiled for it; except for the
+    user's own code, which may have changed since. A training holds no state and no workers.
+    """
+    config = config.resolved()
+    environment = make_environment(config.env, config.agent)
+    user_code = ":" in config.method or imports_user_code(config.env)
+    if user_code:
+        return _make_training(environment, config.streams, config.agent, config.representation)
+    return _shared_training(config.env, config.streams, config.agent, config.representation)
+
+
+@lru_cache(MAX_SHARED)
+def _shared_training(env: str, streams: int, agent: AgentConfig, representation: Any) -> Training:
+    return _make_training(make_environment(env, agent), streams, agent, representation)
+
+
+def _make_training(
+    environment: Any, streams: int, agent: AgentConfig, representation: RepresentationConfig
+) -> Training:
+    built = representation.build()
+    if isinstance(environment, HostTask):
+        from derex.training.host import HostStreams, HostTraining  # late: it extends `Training`
+
+        return HostTraining(HostStreams(environment, streams), built, agent)
+    make = make_task_streams if isinstance(environment, MultiTask) else make_streams
+    return JaxTraining(make(environment, streams), built, agent)

@@ -34,7 +34,6 @@ from derex.training.checkpoints import (
     load_state,
 )
 from derex.training.config import TrainConfig
-from derex.training.factory import make_loop, make_training
 from derex.training.folder import (
     METRICS,
     add_event,
@@ -49,7 +48,7 @@ from derex.training.folder import (
     plain_options,
     read_metrics,
 )
-from derex.training.learner import Training, TrainState, check_streams, data_mesh, placed
+from derex.training.learner import Training, TrainState, check_streams, data_mesh, make_training, placed
 from derex.training.logging import TrainingBar, TrainingProgress, check_loggers, make_loggers
 from derex.training.metrics import VisitRecorder, check_skipped_updates, make_lines, read_sums
 from derex.training.preflight import (
@@ -209,7 +208,7 @@ class TrainingRun:
     ):
         self.config, self.progress, self.notify, self.stop = plan.config, progress, notify, stop
         self.training = training
-        self.loop = make_loop(self.training, self.config, self._record_worker_event)
+        self.loop = training.open_loop(self.config, self._record_worker_event)
         self.mesh = data_mesh()
         last = int(plan.found.path.name) if plan.found else None
         self.saver = Saver(self.config.out, self.config.keep, last)

@@ -44,8 +44,8 @@ from derex.training.checkpoints import (
     path_name,
 )
 from derex.training.config import from_plain
-from derex.training.factory import make_environment, tasks_in
 from derex.training.folder import check_env
+from derex.training.learner import make_environment, tasks_in
 from derex.types import EnvironmentSpec
 
 NETWORK = "learner/trained/network"  # where a checkpoint has it

@@ -14,7 +14,7 @@ from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
 from derex.training.checkpoints import Snapshot, write_checkpoint
-from derex.training.factory import make_environment
+from derex.training.learner import make_environment
 from derex.training.trained import NETWORK, arrays_of, network_shape
 
 SEEDS = (3, 4)

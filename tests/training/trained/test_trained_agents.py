@@ -20,8 +20,8 @@ from derex.report.runs import find_runs
 from derex.training import TrainConfig, restore_run, train
 from derex.training.checkpoints import CheckpointError, Snapshot, path_name, write_checkpoint
 from derex.training.evaluate import evaluate, save_evaluation, summarise
-from derex.training.factory import make_training
 from derex.training.film import film_episode
+from derex.training.learner import make_training
 from derex.training.trained import NETWORK, TrainedAgents, arrays_of, network_shape, restore_agents
 from derex.types import Discrete, EnvironmentSpec
 
@@ -106,7 +106,7 @@ def test_a_real_run_has_its_network_where_it_is_looked_for(tmp_path: Path) -> No
 def test_training_keeps_the_network_where_it_is_looked_for(tmp_path: Path) -> None:
     config = TrainConfig("catch", tmp_path, method="vmpo", streams=8, agent=AgentConfig(width=8, unroll=4))
     training = make_training(config)
-    state = jax.eval_shape(training.begin, jax.random.key(0))
+    state = jax.eval_shape(training.init, jax.random.key(0))
     paths = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]}
     shape = network_shape(training.streams.spec.observation, training.policy, config.agent)
     leaves = jax.tree_util.tree_flatten_with_path(shape)[0]
