@@ -179,7 +179,7 @@ def _check_spec(env: Any) -> EnvironmentSpec:
 
 
 def _is_integer(value: Any, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
 
 
 # --- calls --------------------------------------------------------------------------------------------------------
