@@ -273,7 +273,7 @@ def test_a_damaged_case_is_computed_again(copied, pretended, capsys, name):
     running.run(replace(TOY, out=copied))
     assert pretended == [case.name]
     said = capsys.readouterr().err
-    assert f"derex: {file} is damaged; its case is computed again.\n" in said
+    assert f"derex: {file} is missing or damaged; its case is computed again.\n" in said
     assert "pickle" not in said
     pretended.clear()
     running.run(replace(TOY, out=copied))
@@ -289,7 +289,7 @@ def test_a_damaged_checkpoint_is_removed_and_the_fit_starts_again(toy, copied, e
     assert evaluated == [case.name]
     same_numbers(copied, toy[0])
     assert not checkpoint.exists()
-    assert f"derex: {checkpoint} is damaged; its fit starts again.\n" in capsys.readouterr().err
+    assert f"derex: {checkpoint} is missing or damaged; its fit starts again.\n" in capsys.readouterr().err
 
 
 def test_other_studies_folders_are_refused(tmp_path):

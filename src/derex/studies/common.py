@@ -1,18 +1,10 @@
-"""What every study hands back.
-
-A study's folder: claimed once, written at the end, never half.
-
-Enumerable problems that the studies share: a grid world, transitions of a random policy, and their exact answers.
-
-Fit a model to a problem and hold it against the exact decomposition, and the same for the controls.
-
-Progress of a study: which fit of how many, time left, and what the last one reached.
-"""
+"""What the studies share: results, output folders, kept cases, enumerable problems, and scored fits."""
 
 from __future__ import annotations
 
 import json
 import platform
+import sys
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,10 +88,29 @@ def _owner(metrics: Path) -> str | None:
 
 
 def _device() -> str:
-    import jax
-
     device = jax.local_devices()[0]
     return f"{device.platform}: {device.device_kind}"
+
+
+def start_cases(folder: Path, study: str) -> Path:
+    """The folder of a study's finished cases; marks `folder` as that of an unfinished run of this study."""
+    write_atomically(folder / UNFINISHED, json.dumps({"study": study}).encode())
+    return folder / "cases"
+
+
+def report_damage(path: Path, consequence: str) -> None:
+    """Prints that a file of a finished case cannot be used."""
+    print(f"derex: {path} is missing or damaged; {consequence}.", file=sys.stderr, flush=True)
+
+
+def format_interval(score: dict[str, float] | None, digits: int) -> str | None:
+    """ "mean [low, high]", or the mean alone if the interval is a point; None for a score that is not defined."""
+    if score is None:
+        return None
+    text = f"{score['mean']:.{digits}f}"
+    if score["low"] == score["high"]:
+        return text
+    return f"{text} [{score['low']:.{digits}f}, {score['high']:.{digits}f}]"
 
 
 FRESH_MAPS = 100  # generator seeds of mazes start here

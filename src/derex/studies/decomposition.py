@@ -1,7 +1,4 @@
-"""From the rows of the study to its table, pictures and page.
-
-Runs the studies behind Figures 2 and 3.
-"""
+"""Runs the studies behind Figures 2 and 3, and writes their tables, figures and pages."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -38,6 +35,7 @@ from derex.studies.common import (
     StudyResult,
     claim_folder,
     fit_and_score,
+    format_interval,
     make_problem,
     named_map,
     write_metrics,
@@ -110,24 +108,17 @@ def _model(entry: dict[str, Any]) -> str:
     return f"{entry['control'] or entry['objective']} k={entry['k']}{weight}"
 
 
-def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+def _cells(entry: dict[str, Any]) -> tuple[str | None, ...]:
     return (
         entry["map"],
         _model(entry),
-        _with_interval(entry["captured_energy"], 4),
-        _with_interval(entry["trace_ratio"], 3),
-        _with_interval(entry["largest_off_diagonal"], 3),
-        _with_interval(entry["spearman"], 3),
+        format_interval(entry["captured_energy"], 4),
+        format_interval(entry["trace_ratio"], 3),
+        format_interval(entry["largest_off_diagonal"], 3),
+        format_interval(entry["spearman"], 3),
         f"{entry['spearman_exact']['mean']:.3f}",
         f"{entry['seconds']['mean']:.1f}",
     )
-
-
-def _with_interval(score: dict[str, float], digits: int) -> str:
-    text = f"{score['mean']:.{digits}f}"
-    if score["low"] == score["high"]:
-        return text
-    return f"{text} [{score['low']:.{digits}f}, {score['high']:.{digits}f}]"
 
 
 def write_report(

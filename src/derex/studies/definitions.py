@@ -1,16 +1,6 @@
-"""What --quick does to a study: fields with two defaults. What the user gives wins, though it be equal to one.
+"""The studies as data: options, defaults for --quick, and grids of cases. Imports neither JAX nor scikit-learn.
 
-Figures 2 and 3 of the paper, and how close the learnt decomposition is to the exact one: what is run, as data.
-
-A room left out of the data: does the bonus know that it was never visited? What is run, as data.
-
-Why an SVD and not a symmetrised Laplacian: mazes with more and more one-way doors. What is run, as data.
-
-Four rooms with a hidden agent (Section 5, appendix D): what is run, as data.
-
-The methods on exploration environments: what is run, as data.
-
-The numbers of agents and representations are in `derex.training.presets`.
+Options of agents and representations are in `derex.training.presets`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Progress of the study on a terminal: which run of how many, how far it is, and what the last interval gave.
-
-Runs the study of exploration; what is done already is not done again.
-"""
+"""Runs the exploration study. Finished runs with the same settings are reused."""
 
 from __future__ import annotations
 

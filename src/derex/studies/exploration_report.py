@@ -1,16 +1,11 @@
-"""Finished runs of the study: a small file each says with which settings, so that an interrupted study goes on.
-
-From the lines of metrics.jsonl to curves and tables.
+"""The exploration study: finished runs, summaries of metrics.jsonl, figure and page.
 
 Shapes: T lines of a run, N seeds.
-
-The figure and the page of the study, from its summaries and the pictures of its runs.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +26,7 @@ from derex.report.statistics import (
     describe_interval,
     final_score,
 )
-from derex.studies.common import UNFINISHED
+from derex.studies.common import report_damage, start_cases
 from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
 from derex.training.config import TrainConfig
 from derex.training.folder import (
@@ -76,8 +71,7 @@ class KeptRuns:
     """The runs of a study that are done; those of other settings, and damaged ones, count as not done."""
 
     def __init__(self, study: ExplorationStudy):
-        self._folder = study.out / "cases"
-        write_atomically(study.out / UNFINISHED, json.dumps({"study": study.name}).encode())
+        self._folder = start_cases(study.out, study.name)
 
     def get(self, case: ExplorationCase, config: TrainConfig) -> Run | None:
         """The run of a case, if it is done."""
@@ -86,11 +80,11 @@ class KeptRuns:
             return None
         header = read_json(path)
         if header is None:
-            return _note(path)
+            return report_damage(path, "its case runs again")
         if header.get("settings") != _described(config):
             return None
         if not metrics.exists() or header.get("metrics") != zlib.crc32(metrics.read_bytes()):
-            return _note(metrics)
+            return report_damage(metrics, "its case runs again")
         return Run(read_metrics(config.out), str(header.get("device")))
 
     def begin(self, case: ExplorationCase, config: TrainConfig) -> None:
@@ -118,10 +112,6 @@ def _described(config: TrainConfig) -> dict[str, Any]:
         name: value for name, value in to_plain(config, "text").items() if name not in NO_EFFECT_ON_NUMBERS
     }
     return json.loads(json.dumps({"derex": __version__, "config": options}))
-
-
-def _note(path: Path) -> None:
-    print(f"derex: {path} is missing or damaged; its case runs again.", file=sys.stderr, flush=True)
 
 
 SOLVED, SOLVED_LINES = 0.9, 3

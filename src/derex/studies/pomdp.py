@@ -1,12 +1,8 @@
-"""Finished cases of a study, kept in its folder: an interrupted run goes on where it stopped.
-
-Runs the study of hidden agents; what is done already is not done again.
-"""
+"""Runs the study of hidden agents. Finished cases with the same settings are reused."""
 
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +12,8 @@ from derex._text import to_plain
 from derex._version import __version__
 from derex.estimators import HistoryDeRex
 from derex.progress import ProgressBar
-from derex.report.files import DamagedFileError, read_npz, write_atomically, write_npz
-from derex.studies.common import UNFINISHED, StudyResult, claim_folder, write_metrics
+from derex.report.files import DamagedFileError, read_npz, write_npz
+from derex.studies.common import StudyResult, claim_folder, report_damage, start_cases, write_metrics
 from derex.studies.definitions import PomdpCase, PomdpStudy, resolved
 from derex.studies.pomdp_cases import Outcome, evaluate
 from derex.studies.pomdp_report import summarise, terminal_table, write_report
@@ -29,15 +25,13 @@ class KeptCases:
     """The cases of a study that are done, one file each; those of other settings count as not done."""
 
     def __init__(self, study: PomdpStudy):
-        self.folder = study.out / "cases"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(study.out / UNFINISHED, json.dumps({"study": study.name}).encode())
+        self.folder = start_cases(study.out, study.name)
         self._settings = {name: value for name, value in asdict(study).items() if name not in IRRELEVANT}
 
     def checkpoint(self, case: PomdpCase) -> Path:
         """Where the fit of a case keeps its state while it runs; each setting has its own, none is in another's way.
 
-        What is there and cannot be gone on from is removed.
+        A checkpoint that cannot be resumed from is removed.
         """
         code = zlib.crc32(json.dumps(self._described(case)).encode())
         path = self.folder / f"{case.name}.{code:08x}.model.npz"
@@ -45,7 +39,7 @@ class KeptCases:
             try:
                 HistoryDeRex.load(path)
             except ValueError:
-                _note(path, "its fit starts again")
+                report_damage(path, "its fit starts again")
                 path.unlink(missing_ok=True)
         return path
 
@@ -57,7 +51,7 @@ class KeptCases:
         try:
             header, arrays = read_npz(path, "derex reproduce pomdp")
         except DamagedFileError:
-            _note(path, "its case is computed again")
+            report_damage(path, "its case is computed again")
             return None
         if header.get("settings") != self._described(case) or "row" not in header:
             return None
@@ -74,10 +68,6 @@ class KeptCases:
 
     def _described(self, case: PomdpCase) -> dict[str, Any]:
         return to_plain({"derex": __version__, "study": self._settings, "case": case})
-
-
-def _note(path: Path, so: str) -> None:
-    print(f"derex: {path} is damaged; {so}.", file=sys.stderr, flush=True)
 
 
 OBJECTIVES = ("nested", "derex")

@@ -1,19 +1,14 @@
-"""The worlds of the study and what can be said of them exactly.
+"""One case of the study of hidden agents: data, fit, decoders, the Bayes filter, and the exact decomposition.
 
-Shapes: B trajectories, T steps, n states.
-
-The exact decomposition of states and tests: what f of histories converges to where histories tell the state.
-
-With a known start and moves that never fail a history determines its state s_t, so that f(h_t) = φ(s_t), and g is the
-conditional expectation g(τ) = E[φ(s)|τ] up to scale. The operator behind it is known up to an average over tests:
+The exact decomposition of states and tests is the limit of f of histories where histories determine the state. With a
+known start and moves that never fail f(h_t) = φ(s_t), and g(τ) = E[φ(s)|τ] up to scale. The operator is known up to an
+average over tests:
 
     (M Mᵀ)_{s s'} = E_τ[ P(s|τ) P(s'|τ) ] / √(d(s) d(s')),
 
 where P(s|τ) ∝ d(s) P(τ|s) comes from an exact backward recursion over the test. Its eigenvalues are σ_i².
 
 Shapes: B trajectories, T steps, n states, A actions, k features.
-
-One case of the study: fit, decode, and hold against the Bayes filter and the controls.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from derex.report import (
     write_page,
 )
 from derex.report.statistics import mean_interval
+from derex.studies.common import format_interval
 from derex.studies.definitions import CLOCKS, DECODED, PICTURED, UNCERTAIN, WORDS, PomdpCase, PomdpStudy
 from derex.studies.pomdp_cases import Outcome
 
@@ -178,7 +179,7 @@ def _bonus_picture(study: PomdpStudy, outcomes: dict[PomdpCase, Outcome]) -> Any
 def _belief_table(title: str, score: str, summary: list[dict[str, Any]]) -> Table:
     """One score of every kind of belief."""
     rows = [
-        (_what(entry), *(_with_interval(entry.get(f"{name}_{score}"), 3) for name in BELIEFS))
+        (_what(entry), *(format_interval(entry.get(f"{name}_{score}"), 3) for name in BELIEFS))
         for entry in summary
         if entry["purpose"] != CLOCKS
     ]
@@ -192,13 +193,13 @@ def _bonus_table(summary: list[dict[str, Any]]) -> Table:
     rows = [
         (
             _what(entry),
-            _with_interval(entry.get("spearman"), 3),
-            _with_interval(entry.get("spearman_exact"), 3),
-            _with_interval(entry.get("time_share"), 3),
-            _with_interval(entry.get("trace"), 2),
-            _with_interval(entry.get("trace_exact"), 2),
-            _with_interval(entry.get("largest_off_diagonal"), 3),
-            _with_interval(entry.get("seconds"), 0),
+            format_interval(entry.get("spearman"), 3),
+            format_interval(entry.get("spearman_exact"), 3),
+            format_interval(entry.get("time_share"), 3),
+            format_interval(entry.get("trace"), 2),
+            format_interval(entry.get("trace_exact"), 2),
+            format_interval(entry.get("largest_off_diagonal"), 3),
+            format_interval(entry.get("seconds"), 0),
         )
         for entry in summary
     ]
@@ -211,15 +212,6 @@ def _bonus_table(summary: list[dict[str, Any]]) -> Table:
 
 def _what(entry: dict[str, Any]) -> str:
     return f"p = {entry['p']:g}, k = {entry['k']}, {WORDS[entry['purpose']]}"
-
-
-def _with_interval(score: dict[str, float] | None, digits: int) -> str | None:
-    if score is None:  # not known, or not defined
-        return None
-    text = f"{score['mean']:.{digits}f}"
-    if score["low"] == score["high"]:
-        return text
-    return f"{text} [{score['low']:.{digits}f}, {score['high']:.{digits}f}]"
 
 
 def _or_nan(value: float | None) -> float:
