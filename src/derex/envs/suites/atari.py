@@ -1,8 +1,8 @@
-"""Atari 2600: `atari:ALE/MontezumaRevenge-v5`, with the usual preprocessing; `@1` behind it shows single frames.
+"""Atari 2600 adapter: `atari:ALE/MontezumaRevenge-v5`; append `@1` for single frames instead of a stack of 4.
 
-An action is held for 4 frames; of the last two the brighter of each pixel is kept, since some things are drawn in
-every other frame only; 84 x 84 grey, the last 4 of these pictures as channels. Sticky actions are as the id says (0.25
-for v5). Lives lost do not end an episode, and rewards are the game's own points. After 108 000 frames it is cut.
+Standard preprocessing: each action is repeated for 4 frames; the pixelwise maximum of the last two removes flicker;
+frames are greyscale, 84 x 84, and the last 4 are stacked as channels. Sticky actions follow the id (0.25 for v5).
+Losing a life does not end an episode, rewards are unclipped, and episodes are truncated after 108 000 frames.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MOST_FRAMES = 108_000
 
 
 class Atari:
-    """One game."""
+    """One Atari game."""
 
     def __init__(self, env: Any, name: str, stack: int, most_frames: int = MOST_FRAMES):
-        """Takes an environment of `ale_py` made with `frameskip=1` and `obs_type="grayscale"`."""
+        """Wraps an `ale_py` environment made with `frameskip=1` and `obs_type="grayscale"`."""
         self._env = env
         self._acted = spaces.acts(env.action_space)
         observation = jax.ShapeDtypeStruct((SIDE, SIDE, stack), np.uint8)
@@ -38,13 +38,13 @@ class Atari:
         self._open = True
 
     def begin(self, seed: int) -> UInt8[np.ndarray, "84 84 stack"]:
-        """The game from its start; the picture fills all channels."""
+        """Starts a new game; the first frame fills all channels."""
         frame, _ = self._env.reset(seed=seed)
         self._frames = np.repeat(_small(frame), self._frames.shape[-1], axis=-1)
         return self._frames
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Holds the action for four frames."""
+        """Repeats the action for four frames."""
         button = self._acted.write(action)
         total, terminated, truncated = 0.0, False, False
         before: Any = None
@@ -61,18 +61,18 @@ class Atari:
         return HostStep(self._frames, total, ended, bool(truncated) and not ended)
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """The screen in colour."""
+        """Returns the screen in colour."""
         return np.asarray(self._env.render(), np.uint8)
 
     def close(self) -> None:
-        """Closes the game, once."""
+        """Closes the game; later calls do nothing."""
         if self._open:
             self._open = False
             self._env.close()
 
 
 def make(name: str) -> Atari:
-    """The game of that id."""
+    """Makes the game with this id."""
     base, stack = split_number("atari", name, STACK, (1, 2, 3, 4))
     if base not in names():
         raise unknown("atari", base, names())
@@ -82,7 +82,7 @@ def make(name: str) -> Atari:
 
 
 def names() -> list[str]:
-    """Ids of the games."""
+    """Returns the ids of all games."""
     package, gymnasium = load("ale_py", "atari"), load("gymnasium", "atari")
     gymnasium.register_envs(package)
     return sorted(name for name in gymnasium.registry if name.startswith("ALE/"))

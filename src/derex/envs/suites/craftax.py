@@ -1,7 +1,7 @@
-"""Craftax: `craftax:Craftax-Symbolic-v1`, `craftax:Craftax-Classic-Pixels-v1` and the other two.
+"""Craftax adapter: `craftax:Craftax-Symbolic-v1`, `craftax:Craftax-Classic-Pixels-v1` and the other two.
 
-Rewards are for achievements, each once an episode; death ends it, and so does the last boss. Success is not defined.
-To make a world costs as much as many steps: streams share the making of new ones, see `derex.envs.wrappers.Batched`.
+Each achievement is rewarded once per episode; death or defeating the last boss terminates. Success is not defined.
+A reset costs as much as many steps, so parallel streams share resets; see `derex.envs.wrappers.Batched`.
 """
 
 from typing import Any
@@ -21,11 +21,11 @@ NAMES = (
     "Craftax-Pixels-v1",
     "Craftax-Symbolic-v1",
 )
-NEVER = 2**30  # steps after which the game would cut an episode; the streams do that, and call it by its name
+NEVER = 2**30  # disables the game's own time limit; the wrappers truncate instead
 
 
 class Craftax:
-    """One environment of Craftax; its own time limit, 10 000 steps or 100 000, is the specification's."""
+    """One Craftax environment; its time limit (10 000 or 100 000 steps) becomes `spec.horizon`."""
 
     reset_ratio = 16
 
@@ -48,19 +48,19 @@ class Craftax:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Shaped[Array, "*shape"]]:
-        """A new world."""
+        """Generates a new world."""
         observation, state = self._env.reset_env(plain_key(key), self._params)
         return settled(state, self._state), self._observe(observation)
 
     def step(
         self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Any, Shaped[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
-        """One action; see `craftax`'s `Action` for what they are."""
+        """Takes one action; `craftax`'s `Action` lists them."""
         observation, state, reward, over, _ = self._env.step_env(plain_key(key), state, action, self._params)
         return settled(state, self._state), self._observe(observation), jnp.asarray(reward, jnp.float32), over
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
-        """What a player would see."""
+        """Draws what a human player would see."""
         if self._classic:
             from craftax.craftax_classic.constants import BLOCK_PIXEL_SIZE_IMG
             from craftax.craftax_classic.renderer import make_craftax_pixel_renderer
@@ -77,11 +77,11 @@ class Craftax:
 
 
 def make(name: str) -> Craftax:
-    """The environment of that name."""
+    """Makes the environment with this name."""
     return Craftax(name)
 
 
 def names() -> list[str]:
-    """The four games."""
+    """Returns the names of the four games."""
     load("craftax", "craftax")
     return list(NAMES)

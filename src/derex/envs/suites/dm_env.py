@@ -1,10 +1,8 @@
-"""Specifications of dm_env as parts of ours, and what comes with them as arrays of those parts.
+"""dm_env adapter: `dm_env:package.module:function` wraps the environment that the function returns.
 
-Any environment of dm_env: `dm_env:package.module:function` calls the function and takes what it returns.
-
-If the function has an argument `seed`, it is called again for every episode, and the same seed gives the same one;
-otherwise it is called once, and its environment does with chance as it likes. A discount of 0 at a last step is an
-end by the rules, any other a cut; discounts between 0 and 1 before the end are not used.
+If the function has an argument `seed`, it is called again for every episode, so that episodes are reproducible;
+otherwise it is called once and its randomness is not controlled. A discount of 0 at the last step is a termination,
+any other a truncation; discounts between 0 and 1 before the last step are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from derex.types import Discrete, EnvironmentSpec, MultiDiscrete, Symbols, Words
 
 
 def observations(spec: Any) -> ObservationReader:
-    """How observations of the spec are read; dicts, lists and tuples stay what they are."""
+    """Returns a reader for observations of a dm_env spec; dicts stay dicts, lists and tuples become tuples."""
     if isinstance(spec, Mapping):
         parts = {name: observations(part) for name, part in spec.items()}
         return ObservationReader(
@@ -45,7 +43,7 @@ def observations(spec: Any) -> ObservationReader:
 
 
 def acts(spec: Any) -> ActionWriter:
-    """How actions of the spec are written: one choice, several, or real numbers."""
+    """Returns a writer for actions of a dm_env spec: discrete, multi-discrete or continuous."""
     from dm_env import specs
 
     if isinstance(spec, specs.DiscreteArray):
@@ -87,7 +85,7 @@ def _part(spec: Any) -> ObservationReader:
 
 
 def _numbers(spec: Any) -> ObservationReader:
-    """Bytes stay bytes, grey pictures get a channel of one; all other numbers become float32."""
+    """Keeps uint8, adds a channel axis to greyscale images, and casts all other numbers to float32."""
     kept = np.dtype(np.uint8 if np.dtype(spec.dtype) == np.uint8 else np.float32)
     shape = tuple(int(side) for side in spec.shape)
     ours = (*shape, 1) if kept == np.uint8 and len(shape) == GREY_RANK else shape
@@ -118,25 +116,25 @@ def _text() -> ObservationReader:
 
 
 def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Low and high of each number, ∓∞ where there are none."""
+    """Returns the lower and upper bound of each entry, ∓∞ where unbounded."""
     low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
     return np.broadcast_to(np.asarray(low), spec.shape), np.broadcast_to(np.asarray(high), spec.shape)
 
 
 HORIZON = 10_000
-"""dm_env says nothing of time limits; an environment's own cuts sooner"""
+"""default time limit, since dm_env does not declare one; the environment may end episodes earlier"""
 
 
 class DmEnv:
-    """One environment."""
+    """One dm_env environment."""
 
     def __init__(self, build: Callable[..., Any], name: str, *, horizon: int = HORIZON):
-        """Builds the environment for its specification.
+        """Builds the environment once to read its specs.
 
         Args:
             build: returns an environment; called again for each episode if it has an argument `seed`.
-            name: as it stands in the specification.
-            horizon: steps after which episodes are cut.
+            name: name for `spec`.
+            horizon: number of steps after which episodes are truncated.
         """
         self._build = build
         self._seeded = "seed" in inspect.signature(build).parameters
@@ -148,20 +146,20 @@ class DmEnv:
         self._open = True
 
     def begin(self, seed: int) -> Any:
-        """Resets, where the function takes a seed in an environment made with this one."""
+        """Starts a new episode; rebuilds the environment with `seed` if its function takes one."""
         if self._seeded:
             self._env.close()
             self._env = self._build(seed=seed)
         return self._seen.read(self._env.reset().observation)
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Steps once."""
+        """Takes one step."""
         step = self._env.step(self._acted.write(action))
         reward, (terminated, truncated) = reward_of(step), ends_of(step)
         return HostStep(self._seen.read(step.observation), reward, terminated, truncated)
 
     def close(self) -> None:
-        """Closes it, once."""
+        """Closes the environment; later calls do nothing."""
         if self._open:
             self._open = False
             self._env.close()
@@ -177,7 +175,7 @@ class DmEnv:
 
 
 def make(name: str) -> DmEnv:
-    """What the function `module:function` returns."""
+    """Makes the environment returned by `module:function`."""
     load("dm_env", "dm-env")
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -200,16 +198,16 @@ def make(name: str) -> DmEnv:
 
 
 def names() -> list[str]:
-    """None: any function of any module will do."""
+    """Returns an empty list: any importable function can be named."""
     return []
 
 
 def reward_of(step: Any) -> float:
-    """A step's reward; dm_env leaves it out at first steps."""
+    """Returns a step's reward; 0 where dm_env has None, at first steps."""
     return 0.0 if step.reward is None else float(step.reward)
 
 
 def ends_of(step: Any) -> tuple[bool, bool]:
-    """Whether the episode has ended by the rules, and whether it was cut."""
+    """Returns (terminated, truncated) of a time step."""
     terminated = bool(step.last()) and (step.discount is None or float(step.discount) == 0.0)
     return terminated, bool(step.last()) and not terminated

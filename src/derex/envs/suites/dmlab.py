@@ -1,15 +1,13 @@
-"""DMLab-30: its levels, how a random policy and people score on them, and scores relative to these.
+"""DeepMind Lab adapter: `dmlab:rooms_watermaze` with 15 actions, `dmlab:rooms_watermaze@9` with 9; DMLab-30 scores.
 
-DeepMind Lab: `dmlab:rooms_watermaze` with 15 actions, `dmlab:rooms_watermaze@9` with 9.
+`deepmind_lab` is not on package indexes and must be built from source. This adapter was tested against a stand-in for
+the published interface, not against the real simulator.
 
-There is no package to install: `deepmind_lab` is built from source. This adapter has been tested against a stand-in
-that follows the published interface strictly, and has not been run on the real thing.
+Observations are {"image": 72 x 96 x 3, "instruction": words}. Each action is repeated for 4 frames. Levels have their
+own clocks, and the interface does not distinguish a timeout from a termination, so every end counts as a termination.
 
-Observations are {"image": 72 x 96 x 3, "instruction": words}. Each action is held for 4 frames. Levels end by a clock
-of their own, and the interface does not tell that from an end by the rules, so every end counts as one, as is usual.
-
-Environment variables: `DEREX_DMLAB_CACHE`, a folder for compiled levels (else `derex/dmlab` in the user's cache);
-`DEREX_DMLAB_DATASET`, the folder of pictures that some psychlab levels need (`datasetPath`).
+Environment variables: `DEREX_DMLAB_CACHE`, a folder for compiled levels (default `derex/dmlab` in the user's cache);
+`DEREX_DMLAB_DATASET`, the folder of images that some psychlab levels need (`datasetPath`).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ FOLDER = "contributed/dmlab30"
 
 
 class Scores(NamedTuple):
-    """Mean returns of an episode."""
+    """Mean episode returns of a random policy and of humans on one level."""
 
     random: float
     human: float
@@ -77,28 +75,28 @@ LEVELS: dict[str, Scores] = {
     "explore_object_rewards_many": Scores(2.438, 106.7),
 }
 SPLIT = ("rooms_collect_good_objects", "rooms_exploit_deferred_effects")
-"""levels of which there is one to train on and one to be tested on"""
+"""levels with separate `_train` and `_test` variants"""
 
 
 def training_levels() -> list[str]:
-    """The 30 levels to train on, by the names of their files."""
+    """Returns the file names of the 30 training levels."""
     return [f"{level}_train" if level in SPLIT else level for level in LEVELS]
 
 
 def held_out_levels() -> list[str]:
-    """The 30 levels to be tested on, by the names of their files."""
+    """Returns the file names of the 30 test levels."""
     return [f"{level}_test" if level in SPLIT else level for level in LEVELS]
 
 
 def plain(level: str) -> str:
-    """The name under which a level is scored: without suite, actions, `_train` and `_test`."""
+    """Returns the level's key in `LEVELS`: without suite, number of actions, `_train` and `_test`."""
     name = level.rpartition(":")[2].partition("@")[0].rpartition("/")[2]
     stem = name.removesuffix("_train").removesuffix("_test")
     return stem if stem in SPLIT else name
 
 
 def human_normalised(level: str, score: float) -> float:
-    """100 (z - random) / (human - random): 0 for a random policy, 100 for people."""
+    """Returns 100 (z - random) / (human - random): 0 for a random policy, 100 for humans."""
     name = plain(level)
     if name not in LEVELS:
         raise ValueError(f"level: {level!r} is none of DMLab-30; expected one of {', '.join(LEVELS)}.")
@@ -109,7 +107,7 @@ def human_normalised(level: str, score: float) -> float:
 HEIGHT, WIDTH = 72, 96
 REPEATS = 4
 HORIZON = 9_000
-"""ten minutes at 60 frames a second; a level's own clock is shorter"""
+"""ten minutes at 60 frames per second; the levels' own clocks are shorter"""
 OBSERVATION = {"image": jax.ShapeDtypeStruct((HEIGHT, WIDTH, 3), np.uint8), "instruction": Words()}
 
 _SEEDS = 2**31 - 1
@@ -124,11 +122,11 @@ ACTION_NAMES = (
     "JUMP",
     "CROUCH",
 )
-"""what the lab calls the numbers of an action, in the order in which it takes them"""
+"""names of the action components, in the order that `Lab.step` takes them"""
 
 
 def _action(look: int = 0, tilt: int = 0, strafe: int = 0, move: int = 0, fire: int = 0) -> tuple[int, ...]:
-    """Pixels a frame to the right, pixels a frame downwards, steps to the right, steps forward, fire; jump, crouch."""
+    """Returns an action in the order of `ACTION_NAMES`; jump and crouch are not used."""
     return (look, tilt, strafe, move, fire, 0, 0)
 
 
@@ -152,24 +150,24 @@ ACTIONS: dict[int, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class LevelCache:
-    """Compiled levels on disk: compiling one takes seconds, and many episodes share it.
+    """Cache of compiled levels on disk; compiling a level takes seconds.
 
-    A disk that cannot be used costs these seconds, and no episode.
+    If the disk cannot be used, levels are compiled again and episodes still run.
     """
 
     folder: Path
 
     def fetch(self, key: str, pk3_path: str) -> bool:
-        """Copies the level of that key to the path; False where it is not kept or cannot be copied."""
+        """Copies the cached level to `pk3_path`; returns False if it is not cached or cannot be copied."""
         try:
             shutil.copyfile(self._place(key), pk3_path)
         except OSError:
-            Path(pk3_path).unlink(missing_ok=True)  # nothing of it, rather than a part
+            Path(pk3_path).unlink(missing_ok=True)  # leave no partial copy
             return False
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
-        """Keeps the level at the path if it can; other processes see all of it or nothing."""
+        """Caches the level at `pk3_path` atomically; warns if the disk cannot be written."""
         try:
             self._keep(key, pk3_path)
         except OSError as error:
@@ -192,19 +190,19 @@ class LevelCache:
             raise
 
     def _place(self, key: str) -> Path:
-        # a key may hold anything, a name of a file may not
+        # keys may contain characters that file names may not
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.pk3"
 
 
 class DmLab:
-    """One level."""
+    """One DeepMind Lab level."""
 
     def __init__(self, lab: Any, name: str, n_actions: int = 15):
-        """Takes a `deepmind_lab.Lab` that observes RGB_INTERLEAVED and INSTR.
+        """Wraps a `deepmind_lab.Lab` that observes RGB_INTERLEAVED and INSTR.
 
         Args:
             lab: the level.
-            name: as it stands in the specification.
+            name: name for `spec`.
             n_actions: 9 or 15.
         """
         _check_actions(lab, name)
@@ -215,13 +213,13 @@ class DmLab:
         self._open = True
 
     def begin(self, seed: int) -> Any:
-        """A new episode with the seed."""
+        """Starts a new episode with this seed."""
         self._lab.reset(seed=seed % _SEEDS)
         self._last = self._observation()
         return self._last
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Holds the action for four frames; the last picture is shown again at the end, when there is no new one."""
+        """Repeats the action for four frames; after the end, when there is no new frame, returns the last one."""
         chosen = self._actions[actions.choice(action, len(self._actions))]
         reward = float(self._lab.step(chosen, num_steps=REPEATS))
         ended = not self._lab.is_running()
@@ -230,18 +228,18 @@ class DmLab:
         return HostStep(self._last, reward, ended, False)
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """What the agent sees."""
+        """Returns the agent's current view."""
         return self._last["image"]
 
     def close(self) -> None:
-        """Closes the level, once."""
+        """Closes the level; later calls do nothing."""
         if self._open:
             self._open = False
             self._lab.close()
 
     def _observation(self) -> dict[str, np.ndarray]:
         seen = self._lab.observations()
-        # the array is the level's own, which writes the next picture into it
+        # copy: the lab writes the next frame into the same array
         return {
             "image": np.array(seen["RGB_INTERLEAVED"], np.uint8),
             "instruction": words.encode(str(seen["INSTR"]), OBSERVATION["instruction"]),
@@ -249,7 +247,7 @@ class DmLab:
 
 
 def make(name: str) -> DmLab:
-    """The level of that name; the two that are split in two, without `_train` or `_test`, mean the one to train on."""
+    """Makes the level with this name; a split level without a suffix means its `_train` variant."""
     base, n_actions = split_number("dmlab", name, 15, ACTIONS)
     known = [*LEVELS, *names()]
     if base not in known:
@@ -277,12 +275,12 @@ def make(name: str) -> DmLab:
 
 
 def names() -> list[str]:
-    """Levels of DMLab-30, those to train on and those to be tested on."""
+    """Returns the training and test levels of DMLab-30."""
     return [*training_levels(), *(level for level in held_out_levels() if level not in LEVELS)]
 
 
 def _check_actions(lab: Any, name: str) -> None:
-    """Refuses a lab whose actions are other ones than ours, or in another order; one that does not say is believed."""
+    """Raises ValueError if the lab declares other actions than `ACTION_NAMES`, or in another order."""
     asked = getattr(lab, "action_spec", None)
     if asked is None:
         return
@@ -295,7 +293,7 @@ def _check_actions(lab: Any, name: str) -> None:
 
 
 def _config(level: str) -> dict[str, str]:
-    """The level's options; the interface takes strings only."""
+    """Returns the level's options; the interface takes strings only."""
     config = {"width": str(WIDTH), "height": str(HEIGHT)}
     if level.endswith("_test"):
         config["allowHoldOutLevels"] = "true"
