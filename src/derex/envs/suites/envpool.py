@@ -1,8 +1,8 @@
-"""envpool: `envpool:BabyAI-GoToObj-v0` and many other ids, stepped many at once by threads of C++.
+"""envpool adapter: `envpool:BabyAI-GoToObj-v0` and many other ids, stepped in batches by C++ threads.
 
-`make_many` gives a vector environment as gymnasium has them (it resets itself in the step after a last one), with our
-specification and observations. MiniGrid's and BabyAI's are those of `derex.envs.suites.minigrid`, so that an agent can
-move between the two; the grids of a seed are not the same ones. Pictures have their channels last.
+`make_many` returns a vector environment with gymnasium's next-step autoreset and derex's specification. MiniGrid and
+BabyAI observations match `derex.envs.suites.minigrid`, so agents transfer between the two, but a seed gives different
+grids. Images are channels-last.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from derex.envs.suites.gymnasium import HORIZON, quiet
 from derex.types import Discrete, EnvironmentSpec
 
 HANGING = {"BabyAI-SynthS5R2-v0": (1, 2, 7)}
-"""ids for which making a grid never comes to an end with some seeds, and the last version known to do so"""
+"""ids whose grid generation never terminates for some seeds, with the last version known to be affected"""
 
 _CHANNELS = (1, 3, 4)
 _SEEDS = 2**31 - 1
 
 
 class EnvPool:
-    """n environments side by side; like a `gymnasium.vector.VectorEnv`, without its spaces."""
+    """A batch of n environments; like a `gymnasium.vector.VectorEnv`, without its spaces."""
 
     def __init__(self, pool: Any, name: str):
-        """Takes what `envpool.make_gymnasium` returns."""
+        """Wraps the return value of `envpool.make_gymnasium`."""
         self._pool = pool
         self.num_envs = int(pool.config["num_envs"])
         self.metadata = pool.metadata
@@ -51,7 +51,7 @@ class EnvPool:
         self._open = True
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        """The first observations; the seeds were given when it was made."""
+        """Returns the first observations; seeds are fixed when the pool is made."""
         seen, info = self._pool.reset()
         return self._read(seen), info
 
@@ -60,16 +60,16 @@ class EnvPool:
     ) -> tuple[
         Any, Float32[np.ndarray, " n"], Bool[np.ndarray, " n"], Bool[np.ndarray, " n"], dict[str, Any]
     ]:
-        """Observations, rewards, ends by the rules, cuts, and what else there is to know."""
+        """Returns observations, rewards, terminated, truncated and info."""
         seen, reward, terminated, truncated, info = self._pool.step(self._actions(actions))
         ended = np.asarray(terminated, bool)
-        if self._told:  # success in the very last step before the time limit is reported as a cut
+        if self._told:  # envpool reports success at the time limit as a truncation
             ended = ended | (np.asarray(truncated, bool) & (np.asarray(reward) > 0))
         cut = np.asarray(truncated, bool) & ~ended
         return self._read(seen), np.asarray(reward, np.float32), ended, cut, info
 
     def close(self) -> None:
-        """Closes all, once."""
+        """Closes the pool; later calls do nothing."""
         if self._open:
             self._open = False
             self._pool.close()
@@ -88,32 +88,32 @@ class EnvPool:
 
 
 class PoolOfOne:
-    """A single environment, as a worker steps it; each episode is a pool of its own, so that seeds count."""
+    """A single environment; each episode makes a new pool, so that its seed takes effect."""
 
     def __init__(self, name: str):
-        """Makes a pool to ask for its specification."""
+        """Makes a pool to read its specification."""
         self._name = name
         self._pool = make_many(name, 1, 0)
         self.spec = self._pool.spec
 
     def begin(self, seed: int) -> Any:
-        """A new pool with the seed."""
+        """Starts a new episode in a new pool with this seed."""
         self._pool.close()
         self._pool = make_many(self._name, 1, seed)
         return _first(self._pool.reset()[0])
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Steps once."""
+        """Takes one step."""
         seen, reward, terminated, truncated, _ = self._pool.step(np.asarray(action)[None])
         return HostStep(_first(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]))
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the pool."""
         self._pool.close()
 
 
 def make_many(name: str, n: int, seed: int) -> EnvPool:
-    """n environments of that id, seeded by seed, seed + 1, …"""
+    """Makes n environments with this id, seeded with seed, seed + 1, …"""
     package = load("envpool", "envpool")
     known = names()
     if name not in known:
@@ -131,17 +131,17 @@ def make_many(name: str, n: int, seed: int) -> EnvPool:
 
 
 def make(name: str) -> PoolOfOne:
-    """One environment of that id; `make_many` is what envpool is for."""
+    """Makes one environment with this id; use `make_many` for batches."""
     return PoolOfOne(name)
 
 
 def names() -> list[str]:
-    """All ids of the package."""
+    """Returns all ids of the package."""
     return sorted(load("envpool", "envpool").list_all_envs())
 
 
 def many(space: Any) -> spaces.ObservationReader:
-    """How observations of n environments at once are read: Box, Discrete, and a Dict of them."""
+    """Returns a reader for batched observations of a Box, a Discrete, or a Dict of them."""
     from gymnasium.spaces import Box, Dict
 
     if isinstance(space, Dict):
@@ -193,7 +193,7 @@ def _mission_words(mission: bytes) -> Int32[np.ndarray, " words"]:
 
 
 def _horizon(config: dict[str, Any]) -> int:
-    """The longest that an episode can be; BabyAI's limits depend on the mission."""
+    """Returns the longest possible episode; BabyAI's time limits depend on the mission."""
     if config["max_episode_steps"]:
         return int(config["max_episode_steps"])
     if "room_size" in config:

@@ -1,7 +1,7 @@
-"""gymnasium: `gymnasium:CartPole-v1`, and `gymnasium:package:Id-v0` for what another package registers.
+"""gymnasium adapter: `gymnasium:CartPole-v1`, or `gymnasium:package:Id-v0` for ids that another package registers.
 
-The success of an episode is not defined: gymnasium has no field for it (`reward_threshold` is about means of many
-episodes, and what tasks put into `info` goes by several names).
+Success is not defined: gymnasium has no field for it (`reward_threshold` applies to the mean of many episodes, and
+tasks use different keys in `info`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from derex.envs.suites.common import NotInstalled, beside_user, load, unknown
 from derex.types import EnvironmentSpec
 
 HORIZON = 10_000
-"""of tasks that say nothing of a time limit"""
+"""time limit of tasks that declare none"""
 
 
 class Gymnasium:
-    """One environment of gymnasium; its own time limit truncates."""
+    """One gymnasium environment; its own time limit truncates episodes."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class Gymnasium:
         success_return: float | None = None,
         seen: spaces.ObservationReader | None = None,
     ):
-        """Takes an environment that is made.
+        """Wraps an environment.
 
         Args:
-            env: the environment; whoever closes this one closes it.
-            name: as it stands in the specification.
-            horizon: steps after which episodes are cut; None: those of its registration, else `HORIZON`.
-            success_return: as in the specification.
-            seen: how its observations are read; None: as its space says.
+            env: the environment; `close` closes it.
+            name: name for `spec`.
+            horizon: steps after which episodes are truncated; None: the registered limit, else `HORIZON`.
+            success_return: return from which an episode counts as a success, if defined.
+            seen: reader for its observations; None: derived from its observation space.
         """
         self._env = env
         self._seen = spaces.observations(env.observation_space) if seen is None else seen
@@ -55,28 +55,28 @@ class Gymnasium:
         self._open = True
 
     def begin(self, seed: int) -> Any:
-        """Resets with the seed."""
+        """Starts a new episode with this seed."""
         seen, _ = self._env.reset(seed=seed)
         return self._seen.read(seen)
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Steps once."""
+        """Takes one step."""
         seen, reward, terminated, truncated, _ = self._env.step(self._acted.write(action))
         ended = bool(terminated)
         return HostStep(self._seen.read(seen), float(reward), ended, bool(truncated) and not ended)
 
     def close(self) -> None:
-        """Closes it, once."""
+        """Closes the environment; later calls do nothing."""
         if self._open:
             self._open = False
             self._env.close()
 
 
 class DrawnGymnasium(Gymnasium):
-    """One that draws itself: it was made with `render_mode="rgb_array"`."""
+    """A gymnasium environment made with `render_mode="rgb_array"`."""
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """Its own drawing; raises `NotInstalled` if the drawing library is missing."""
+        """Renders the environment; raises `NotInstalled` if its drawing library is missing."""
         from gymnasium.error import DependencyNotInstalled
 
         try:
@@ -88,18 +88,18 @@ class DrawnGymnasium(Gymnasium):
 
 
 def make(name: str) -> Gymnasium:
-    """The environment that gymnasium makes of this id."""
+    """Makes the environment with this id."""
     gymnasium = load("gymnasium", "gymnasium")
     return adapt(_made(gymnasium, name), f"gymnasium:{name}")
 
 
 def adapt(env: Any, name: str, **options: Any) -> Gymnasium:
-    """An environment that is made, drawn where it can draw itself; options as `Gymnasium` has them."""
+    """Wraps an environment, with rendering if it has any; `options` are those of `Gymnasium`."""
     return (DrawnGymnasium if env.render_mode == "rgb_array" else Gymnasium)(env, name, **options)
 
 
 def names() -> list[str]:
-    """Ids that are registered now; importing other packages registers more."""
+    """Returns the ids registered so far; importing other packages registers more."""
     return sorted(load("gymnasium", "gymnasium").registry)
 
 
@@ -120,7 +120,7 @@ def _made(gymnasium: Any, name: str) -> Any:
 
 
 def made(spec: Any, **options: Any) -> Any:
-    """The environment of a registration, drawing itself where it can."""
+    """Makes the environment of a gymnasium registration, with RGB rendering if it is supported."""
     from gymnasium.envs.registration import load_env_creator
     from gymnasium.error import DependencyNotInstalled
 
@@ -136,7 +136,7 @@ def made(spec: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without gymnasium's remarks, such as that there is a newer version: the name asks for this one."""
+    """Suppresses gymnasium's warnings, e.g. that a newer version of the requested id exists."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=Warning, module="gymnasium")
         yield

@@ -1,7 +1,7 @@
-"""gymnax: `gymnax:DeepSea-bsuite`, `gymnax:CartPole-v1`, `gymnax:Breakout-MinAtar`, and what `gymnax.register` adds.
+"""gymnax adapter: `gymnax:DeepSea-bsuite`, `gymnax:Breakout-MinAtar` and other ids, including registered ones.
 
-Observations are those of gymnax as float32; a single number that names a state becomes one-hot. gymnax draws nothing
-that is a picture of fixed size, so there are no films.
+Observations are cast to float32; a scalar state id becomes one-hot. Rendering is not supported, because gymnax has no
+frames of fixed size.
 """
 
 from importlib import metadata
@@ -18,21 +18,21 @@ from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
 SUCCESS = {
     "Catch-bsuite": 1.0,
-    "DeepSea-bsuite": 0.5,  # 1 for the treasure, less at most 0.01 for the way
+    "DeepSea-bsuite": 0.5,  # 1 for the treasure, minus at most 0.01 for the moves
     "MemoryChain-bsuite": 1.0,
     "FourRooms-misc": 1.0,
     "FrozenLake-misc": 1.0,
 }
-"""returns that only those who solve the task get; of other tasks success is not defined"""
+"""smallest return of a solved episode; other tasks define no success"""
 
 DOWNLOADED = ("MNISTBandit-bsuite",)
-"""tasks that are not offered, since making one fetches data"""
+"""excluded tasks: making them downloads data"""
 
 
 class Gymnax:
-    """One environment of gymnax with its default parameters; `max_steps_in_episode` is the time limit.
+    """One gymnax environment with default parameters; `max_steps_in_episode` becomes `spec.horizon`.
 
-    From version 1.0 on gymnax keeps that limit apart from the task's own end, which `step_env` tells.
+    Since version 1.0, `step_env` reports termination separately from the time limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,14 +57,14 @@ class Gymnax:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Float32[Array, "*shape"]]:
-        """As gymnax does."""
+        """Starts a new episode."""
         observation, state = self._env.reset_env(key, self._params)
         return settled(state, self._state), self._observe(observation)
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[Any, Float32[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
-        """One step without gymnax's own reset; numbers outside of the action's bounds are clipped."""
+        """Takes one step without autoreset; continuous actions are clipped to their bounds."""
         if isinstance(self.spec.action, Box):
             action = jnp.clip(action, self.spec.action.low, self.spec.action.high)
         observation, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
@@ -78,26 +78,25 @@ class Gymnax:
 
 
 def make(name: str) -> Gymnax:
-    """The environment of that name."""
+    """Makes the environment with this name."""
     return Gymnax(name)
 
 
 def names() -> list[str]:
-    """Names that are registered now."""
+    """Returns the names registered so far."""
     registered = _package().registered_envs
     return sorted(name for name in registered if name not in DOWNLOADED)
 
 
 def _package() -> Any:
-    """gymnax; refuses one before 1.0.
+    """Imports gymnax; raises `NotInstalled` for versions before 1.0.
 
-    There `step_env` has five values too, but the fourth says that an episode is over for whatever reason: time limits
-    would silently be taken for ends.
+    There the fourth value of `step_env` also covers time limits, which would be taken for terminations.
     """
     package = load("gymnax", "gymnax")
     try:
         version = metadata.version("gymnax")
-    except metadata.PackageNotFoundError:  # one's own copy, which says nothing of its version
+    except metadata.PackageNotFoundError:  # a local copy without metadata
         return package
     if version.partition(".")[0] == "0":
         raise NotInstalled(

@@ -1,7 +1,7 @@
-"""MiniGrid and BabyAI: `minigrid:MiniGrid-DoorKey-8x8-v0`, `babyai:BabyAI-GoToObj-v0`; the mission is read as words.
+"""MiniGrid and BabyAI adapter: `minigrid:MiniGrid-DoorKey-8x8-v0`, `babyai:BabyAI-GoToObj-v0`.
 
-Observations are those of the package, {"image", "direction", "mission"}: 7 x 7 tiles of (kind, colour, state) as seen
-by the agent, where it faces, and what it is told. A reward above 0 comes with success only, and ends the episode.
+Observations are {"image", "direction", "mission"}: the agent's view of 7 x 7 tiles of (kind, colour, state), its
+heading, and the mission as word ids. Only success gives a positive reward, and it terminates the episode.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from derex.types import Symbols, Words
 
 VIEW = (7, 7, 3)
 KINDS, COLOURS, STATES = 11, 6, 3
-"""of a tile: `OBJECT_TO_IDX`, `COLOR_TO_IDX`, `STATE_TO_IDX` of the package"""
+"""numbers of values of a tile: `OBJECT_TO_IDX`, `COLOR_TO_IDX`, `STATE_TO_IDX` of the package"""
 SUCCESS = 0.05
-"""the least that success is rewarded with is 0.1"""
+"""below the smallest reward of a success, 0.1"""
 OBSERVATION = {
     "direction": Symbols((1,), (4,)),
     "image": Symbols(VIEW, (KINDS, COLOURS, STATES)),
     "mission": Words(),
 }
 
-MOST_PLACES = 1000  # that are tried for an agent, one after the other
-_MOST_WALKS = 8  # a mission has at most two parts, of two tasks, with two places to walk to each
+MOST_PLACES = 1000  # attempts to place the agent before the grid is drawn again
+_MOST_WALKS = 8  # a mission has at most 2 parts of 2 tasks, each with 2 places to walk to
 
 
 class MiniGrid(DrawnGymnasium):
-    """One task. BabyAI draws the time limit of each episode by its mission; the horizon is the longest of them."""
+    """One task. BabyAI's time limit depends on the mission; `spec.horizon` is the longest one."""
 
     def begin(self, seed: int) -> Any:
-        """A new grid and a new mission."""
-        # BabyAI prints each mission that it thought better of
-        with contextlib.redirect_stdout(io.StringIO()), _giving_up_in_time(self._env.unwrapped):
+        """Starts an episode with a new grid and mission."""
+        # BabyAI prints each rejected mission
+        with contextlib.redirect_stdout(io.StringIO()), _limit_placement(self._env.unwrapped):
             return super().begin(seed)
 
 
 @contextlib.contextmanager
-def _giving_up_in_time(level: Any) -> Iterator[None]:
-    """Ends the search for a place that has nothing before it where there is none.
+def _limit_placement(level: Any) -> Iterator[None]:
+    """Limits the number of attempts to place the agent.
 
-    `RoomGrid.place_agent` would go on for ever in a small room full of things: in one of a thousand grids of
-    SynthS5R2. The error is the one that BabyAI knows as a grid to be drawn again.
+    `RoomGrid.place_agent` never returns when a small room is full, which happens in about one in a thousand grids of
+    SynthS5R2. BabyAI handles `RecursionError` by drawing a new grid.
     """
     place, tried = level.place_obj, 0
 
     def place_obj(obj: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal tried
-        tried = tried + 1 if obj is None else 0  # None: a place for the agent
+        tried = tried + 1 if obj is None else 0  # None: placing the agent
         if tried > MOST_PLACES:
             tried = 0
             raise RecursionError("there is no place for the agent")
@@ -71,7 +71,7 @@ def _giving_up_in_time(level: Any) -> Iterator[None]:
 
 
 def make(name: str) -> MiniGrid:
-    """The task of that id, of either package."""
+    """Makes the MiniGrid or BabyAI task with this id."""
     load("minigrid", "minigrid")
     gymnasium = load("gymnasium", "minigrid")
     suite = suite_of(name)
@@ -91,19 +91,19 @@ def make(name: str) -> MiniGrid:
 
 
 def names() -> list[str]:
-    """Ids of MiniGrid and BabyAI."""
+    """Returns the ids of MiniGrid and BabyAI."""
     load("minigrid", "minigrid")
     registry = load("gymnasium", "minigrid").registry
     return sorted(name for name in registry if name.startswith(("MiniGrid-", "BabyAI-")))
 
 
 def suite_of(name: str) -> str:
-    """Under which name of a suite a task is written."""
+    """Returns the suite prefix of a task id: "minigrid" or "babyai"."""
     return "babyai" if name.startswith("BabyAI") else "minigrid"
 
 
 def read(seen: dict[str, Any]) -> dict[str, UInt8[np.ndarray, "..."] | Int32[np.ndarray, "..."]]:
-    """The package's observation as ours."""
+    """Converts the package's observation to arrays of `OBSERVATION`."""
     return {
         "direction": np.asarray([seen["direction"]], np.uint8),
         "image": np.asarray(seen["image"], np.uint8),
@@ -113,12 +113,12 @@ def read(seen: dict[str, Any]) -> dict[str, UInt8[np.ndarray, "..."] | Int32[np.
 
 @lru_cache(maxsize=4096)
 def mission_words(mission: str) -> Int32[np.ndarray, " words"]:
-    """A mission as numbers of words; the same one comes at every step of an episode."""
+    """Encodes a mission as word ids; cached, since every step of an episode repeats it."""
     return words.encode(mission, OBSERVATION["mission"])
 
 
 def longest(room_size: int, rows: int, columns: int) -> int:
-    """No episode of BabyAI in a house of so many rooms is longer."""
+    """Returns an upper bound on the length of a BabyAI episode in a grid of rows x columns rooms."""
     return _MOST_WALKS * room_size**2 * rows * columns
 
 

@@ -1,9 +1,9 @@
-"""NAVIX: `navix:Navix-KeyCorridorS6R3-v0`; with pictures in place of symbols, `navix:Navix-DoorKey-8x8-v0+rgb`.
+"""NAVIX adapter: `navix:Navix-KeyCorridorS6R3-v0`; append `+rgb` for images instead of symbols.
 
-The agent sees the 7 x 7 tiles before it, each as kind, colour and state, or as a picture of 56 x 56. What it carries it
-has to remember; with `+carried` symbols show it in the agent's place, as in MiniGrid. GoToDoor, which NAVIX gives no
-instruction, has a second part: the colour of the door that is meant. The one reward, 1, ends the episode; lava and
-moving balls end it without.
+The agent sees the 7 x 7 tiles ahead as (kind, colour, state), or as a 56 x 56 image. The carried object is not
+observed; `+carried` shows it in the agent's own tile, as MiniGrid does (symbols only). GoToDoor has a second
+observation, the colour of the target door, which NAVIX itself omits. The only reward, 1, terminates the episode; lava
+and moving balls terminate it without reward.
 """
 
 import warnings
@@ -28,28 +28,26 @@ from derex.envs.suites.common import (
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
 SIZES = (11, 6, 3)
-"""kinds of tiles, colours, and states of doors: open, closed, locked"""
+"""numbers of tile kinds, colours and door states (open, closed, locked)"""
 
 VIEW, PICTURE = (7, 7, 3), (56, 56, 3)
 SUCCESS = 0.5
-UNLOCKED = -1  # what a door requires that needs no key
+UNLOCKED = -1  # `requires` of a door without a lock
 RGB, ORIGINAL = "rgb", "original"
 OPTIONS = (RGB, ORIGINAL, CARRIED)
-KEY = 5  # its kind
+KEY = 5  # tile kind
 PICK_UP = 3
 AHEAD = np.array([[0, 1], [1, 0], [0, -1], [-1, 0]])  # by direction: east, south, west, north
 
 
 class Navix:
-    """One environment of NAVIX, cut after 4 x height x width steps.
+    """One NAVIX environment, truncated after 4 x height x width steps.
 
-    That is the limit of NAVIX's environments themselves; `navix.make` replaces it by 100 for all, fewer than the way
-    through the larger ones takes.
+    This is the environments' own limit; `navix.make` replaces it by 100, too few to solve the larger ones.
 
-    KeyCorridor cannot be solved as NAVIX 0.7 makes it: doors stand in walls that stay when they are opened, locked ones
-    count as open, and the reward waits for a goal where there is a ball. Here doors stand on floor, locked ones are
-    closed, and the episode ends with the reward when the ball is picked up, as in MiniGrid; `+original` leaves all
-    that as it comes.
+    KeyCorridor cannot be solved in NAVIX 0.7: opened doors leave their wall standing, locked doors count as open, and
+    the reward requires a goal where there is a ball. Here doors stand on floor, locked doors are closed, and picking
+    up the ball gives the reward and terminates, as in MiniGrid. `+original` disables these repairs.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,15 +75,15 @@ class Navix:
         self._state = jax.eval_shape(self._begin, jax.random.key_data(jax.random.key(0)))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """A new world."""
+        """Generates a new world."""
         state = settled(self._begin(plain_key(key)), self._state)
         return state, self._observe(state)
 
     def step(
         self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
-        """One action: turn left, turn right, forward, pick up, drop, toggle, done."""
-        # Its three functions rather than its step, which would count time and begin episodes anew.
+        """Takes one action: turn left, turn right, forward, pick up, drop, toggle, done."""
+        # Not `self._env.step`, which counts time and resets automatically.
         state = state.replace(key=plain_key(key))
         after = self._env.transitions_fn(state, action, self._env.action_set)
         reward = self._env.reward_fn(state, action, after)
@@ -99,17 +97,17 @@ class Navix:
         return after, self._observe(after), reward, jnp.asarray(terminated, bool)
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
-        """The world from above."""
+        """Draws the world from above."""
         from navix.rendering.cache import RenderingCache
 
         state = jax.tree.map(jnp.asarray, state)
         return enlarged(self._navix.observations.rgb(state.replace(cache=RenderingCache.init(state.grid))))
 
     def _begin(self, key: UInt32[Array, "..."]) -> Any:
-        """The state of a new world; its doors as the options say."""
+        """Returns the state of a new world, with doors repaired if needed."""
         state = self._env.reset(key).state
         if not self._rgb:
-            state = state.replace(cache=None)  # the empty world as a picture, most of what a state holds
+            state = state.replace(cache=None)  # an image of the empty world: most of the state's memory
         if self._repaired:
             doors = state.entities["door"]
             doors = doors.replace(open=jnp.where(doors.requires == UNLOCKED, doors.open, 0))
@@ -120,7 +118,7 @@ class Navix:
         return state
 
     def _seen(self) -> Any:
-        """What the specification says of an observation."""
+        """Returns the observation spec."""
         view: Any = jax.ShapeDtypeStruct(PICTURE, jnp.uint8) if self._rgb else Symbols(VIEW, SIZES)
         return {"view": view, "mission": Symbols((1,), SIZES[1:2])} if self._mission else view
 
@@ -129,7 +127,7 @@ class Navix:
         if self._rgb:
             view = views.rgb_first_person(state)
         else:
-            # 254 stands for a locked door that is open; it is shown as locked
+            # 254 is an open door with a lock; it is shown as locked
             view = jnp.minimum(views.symbolic_first_person(state), jnp.asarray(SIZES, jnp.uint8) - 1)
         if self._carried and "key" in state.entities:
             keys = state.entities["key"]
@@ -142,17 +140,17 @@ class Navix:
 
 
 def make(name: str) -> Navix:
-    """The environment of that name."""
+    """Makes the environment with this name."""
     return Navix(name)
 
 
 def names() -> list[str]:
-    """Names that are registered now; each may be followed by +rgb or +carried, and by +original."""
+    """Returns the names registered so far; `+rgb` or `+carried`, and `+original`, may be appended."""
     return sorted(_package().registry())
 
 
 def _package() -> Any:
-    """NAVIX without what the packages that it imports, for agents of its own, have to say about old functions."""
+    """Imports NAVIX without the deprecation warnings of its own dependencies."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return load("navix", "navix")
