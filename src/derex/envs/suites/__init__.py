@@ -1,1 +1,1 @@
-"""Environments of other packages: one module for each, imported when it is first asked for."""
+"""Adapters for environments of other packages: one module for each, imported on first use."""

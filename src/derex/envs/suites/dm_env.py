@@ -24,6 +24,9 @@ from derex.envs.suites.common import Unreadable, beside_user, load
 from derex.envs.suites.spaces import GREY_RANK, ActionWriter, ObservationReader
 from derex.types import Discrete, EnvironmentSpec, MultiDiscrete, Symbols, Words
 
+HORIZON = 10_000
+"""default time limit, since dm_env does not declare one; the environment may end episodes earlier"""
+
 
 def observations(spec: Any) -> ObservationReader:
     """Returns a reader for observations of a dm_env spec; dicts stay dicts, lists and tuples become tuples."""
@@ -119,10 +122,6 @@ def _bounds(spec: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lower and upper bound of each entry, ∓∞ where unbounded."""
     low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
     return np.broadcast_to(np.asarray(low), spec.shape), np.broadcast_to(np.asarray(high), spec.shape)
-
-
-HORIZON = 10_000
-"""default time limit, since dm_env does not declare one; the environment may end episodes earlier"""
 
 
 class DmEnv:

@@ -257,8 +257,8 @@ def make(name: str) -> DmLab:
         deepmind_lab: Any = importlib.import_module("deepmind_lab")
     except ModuleNotFoundError as error:
         raise NotInstalled(
-            "deepmind_lab is not installed, and no package of it can be: build it from its source, "
-            "https://github.com/google-deepmind/lab, and install the wheel that comes of it."
+            "deepmind_lab is not installed. It is not on package indexes: build it from its source, "
+            "https://github.com/google-deepmind/lab, and install the wheel."
         ) from error
     lab = deepmind_lab.Lab(
         f"{FOLDER}/{level}",
@@ -288,7 +288,7 @@ def _check_actions(lab: Any, name: str) -> None:
     if found != ACTION_NAMES:
         raise ValueError(
             f"name: an action of '{name}' is {', '.join(found)} in the deepmind_lab that is installed; expected "
-            f"{', '.join(ACTION_NAMES)}, in this order. Build the version of its source that has these."
+            f"{', '.join(ACTION_NAMES)}, in this order. Build a version with these actions."
         )
 
 

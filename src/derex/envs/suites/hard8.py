@@ -1,14 +1,12 @@
-"""A world on a dm_env_rpc server, of which nothing is believed before it is checked.
+"""DM-Hard-8 adapter: `hard8:throw_across`, played on a dm_env_rpc server (the suite is published as a container).
 
-DM-Hard-8: `hard8:throw_across`, played on a server that speaks dm_env_rpc (the suite comes as a container).
+Start the container with its port 10000 published. Set `DEREX_HARD8_ADDRESS` if it is not localhost:10000, or name the
+server: `hard8:throw_across@localhost:10001`. `hard8_connection.Options` has the other settings.
 
-Start the container with its port 10000 published, and set `DEREX_HARD8_ADDRESS` if that is not localhost:10000, or
-name the server: `hard8:throw_across@localhost:10001`. `hard8_connection.Options` has the other settings.
+Tested against a test server with the published specification, not against the real container.
 
-Tested against a server of ours with the published specification; it has not been run on the real container.
-
-An action is nine numbers. What is seen is what the server says that it shows: RGB_INTERLEAVED at 72 x 96, numbers
-such as HAND_FORCE as vectors, text as words. `Score`, `reward` and `discount` are not shown to the agent.
+An action is nine numbers. Observations follow the server's specs: RGB_INTERLEAVED at 72 x 96, numbers such as
+HAND_FORCE as vectors, text as words; `Score`, `reward` and `discount` are not observed. Every answer is validated.
 """
 
 from __future__ import annotations
@@ -39,15 +37,37 @@ ACTIONS: dict[str, tuple[float, float]] = {
     "HAND_PUSH_PULL": (-10.0, 10.0),
     "HAND_GRIP": (0.0, 1.0),
 }
-"""Names and bounds. The server keeps the last value of each, so that all are sent with every step."""
+"""Names and bounds. The server keeps the last value of each, so every step sends all of them."""
 REST = dict.fromkeys(ACTIONS, 0.0)
 PICTURE = "RGB_INTERLEAVED"
 HIDDEN = ("reward", "discount", "Score")
-"""of what a server answers, this is not for the agent's eyes"""
+"""parts of an answer that the agent does not observe"""
+HORIZON = 10_000
+"""upper bound; the server ends episodes earlier"""
+SUCCESS = 1e-3
+"""only reaching the apple is rewarded"""
+TRIES = 3
+"""attempts to start an episode, each with a new connection"""
+
+LEVELS = {
+    "ball_room_navigation_cubes": "Navigation Cubes",
+    "drawbridge_max3fork_safe_randomwall": "Drawbridge",
+    "reach_wall": "Wall Sensor",
+    "reach_wall_require_stack": "Wall Sensor Stack",
+    "sensorhidden_color_novary_greywall": "Remember Sensor",
+    "slot_colored_block": "Push Blocks",
+    "throw_across": "Throw Across",
+    "use_object_knock_down": "Baseball",
+}
+"""level names, with their titles in the paper"""
+
+_BOUNDS = actions.make_range(
+    np.asarray([low for low, _ in ACTIONS.values()]), np.asarray([high for _, high in ACTIONS.values()])
+)
 
 
 class Answer(NamedTuple):
-    """What the server says after a step."""
+    """The server's answer to a step."""
 
     observations: dict[str, Any]
     discount: float
@@ -55,10 +75,10 @@ class Answer(NamedTuple):
 
 
 class World:
-    """A world that is joined."""
+    """A joined world on a server."""
 
     def __init__(self, connection: Connection, name: str, described: Any):
-        """Takes the answer to a request to join, and checks that this is such a world."""
+        """Checks the specs in the server's answer to a join request."""
         from dm_env_rpc.v1 import spec_manager
 
         self._connection, self._name, self._described = connection, name, described
@@ -68,11 +88,11 @@ class World:
         missing = [action for action in ACTIONS if action not in self._acts.names()]
         if missing:
             raise ServerError(
-                f"specs: the server does not take {', '.join(missing)}; it is no DM-Hard-8 server."
+                f"specs: the server does not take {', '.join(missing)}; this is not a DM-Hard-8 server."
             )
         if not {"reward", "Score"} & set(self._sees.names()):
             raise ServerError(
-                "specs: the server shows neither a reward nor a Score; it is no DM-Hard-8 server."
+                "specs: the server shows neither a reward nor a Score; this is not a DM-Hard-8 server."
             )
         picture = self.shown().get(PICTURE)
         if picture is None or picture.shape != (HEIGHT, WIDTH, 3) or picture.dtype != np.uint8:
@@ -81,7 +101,7 @@ class World:
             )
 
     def shown(self) -> dict[str, Any]:
-        """What it shows to an agent; single numbers count as vectors of one."""
+        """Returns the dm_env specs of the agent's observations; scalars become vectors of length 1."""
         from dm_env_rpc.v1 import dm_env_utils
 
         with _checked("specs"):
@@ -93,7 +113,7 @@ class World:
         return {name: _at_least_one(spec) for name, spec in found.items()}
 
     def reset(self) -> Answer:
-        """The first step of a new episode."""
+        """Starts a new episode and returns its first step."""
         rpc = _messages()
         with _checked("reset"):
             answer = self._connection.send(rpc.ResetRequest())
@@ -101,11 +121,11 @@ class World:
                 raise ServerError("reset: the server changed its specs between two episodes.")
         first = self.step(REST)
         if first.over:
-            raise ServerError("reset: the server's new episode is over before it has begun.")
+            raise ServerError("reset: the server ended the new episode at its first step.")
         return first
 
     def step(self, values: dict[str, float]) -> Answer:
-        """One step with these actions, all of them."""
+        """Takes one step; `values` must contain every action."""
         rpc = _messages()
         with _checked("step"):
             packed = {name: self._shaped(name, value) for name, value in values.items()}
@@ -126,19 +146,19 @@ class World:
         return Answer(observations, discount, answer.state != states.RUNNING)
 
     def leave(self) -> None:
-        """Leaves the world and has it taken down."""
+        """Leaves the world and destroys it on the server."""
         rpc = _messages()
         with _checked("leave"):
             self._connection.send(rpc.LeaveWorldRequest())
             self._connection.send(rpc.DestroyWorldRequest(world_name=self._name))
 
     def _shaped(self, name: str, value: float) -> np.ndarray:
-        """A single number, or a vector of one, as the server has it."""
+        """Returns the value in the shape of the server's spec: a scalar or a vector of length 1."""
         return np.full(tuple(self._acts.name_to_spec(name).shape), value)
 
 
 def world_of(connection: Connection, level: str, seed: int) -> World:
-    """Makes a world with a level and joins it."""
+    """Creates a world with this level on the server and joins it."""
     from dm_env_rpc.v1 import tensor_utils
 
     rpc = _messages()
@@ -162,7 +182,7 @@ def _messages() -> Any:
 
 @contextmanager
 def _checked(what: str) -> Iterator[None]:
-    """What dm_env_rpc raises over an answer as our error."""
+    """Converts errors of dm_env_rpc, and of invalid answers, to `ServerError`."""
     from dm_env_rpc.v1 import error
 
     try:
@@ -182,35 +202,11 @@ def _at_least_one(spec: Any) -> Any:
     return specs.Array((1,), spec.dtype, spec.name) if plain else spec
 
 
-HORIZON = 10_000
-"""the server ends episodes sooner"""
-SUCCESS = 1e-3
-"""reaching the apple is the only thing that is rewarded"""
-TRIES = 3
-"""times that a new episode is tried to begin, each time with a new connection"""
-
-LEVELS = {
-    "ball_room_navigation_cubes": "Navigation Cubes",
-    "drawbridge_max3fork_safe_randomwall": "Drawbridge",
-    "reach_wall": "Wall Sensor",
-    "reach_wall_require_stack": "Wall Sensor Stack",
-    "sensorhidden_color_novary_greywall": "Remember Sensor",
-    "slot_colored_block": "Push Blocks",
-    "throw_across": "Throw Across",
-    "use_object_knock_down": "Baseball",
-}
-"""levels, and what the paper calls them"""
-
-_BOUNDS = actions.make_range(
-    np.asarray([low for low, _ in ACTIONS.values()]), np.asarray([high for _, high in ACTIONS.values()])
-)
-
-
 class Hard8:
-    """One level on a server. Errors of the server are raised; the next episode begins with a new connection."""
+    """One level on a server. After a `ServerError` the next episode uses a new connection."""
 
     def __init__(self, level: str, name: str, options: Options):
-        """Connects, makes a world and asks it what it shows."""
+        """Connects, creates a world and reads its specs."""
         self._level, self._options = level, options
         self._connection: Connection | None = None
         self._world: World | None = None
@@ -220,12 +216,12 @@ class Hard8:
             self._specs = self._joined(seed=0).shown()
             self._seen = dm_specs.observations(self._specs)
         except BaseException:
-            self._drop()  # whoever is told has nothing to close
+            self._drop()  # the caller gets no object to close
             raise
         self.spec = EnvironmentSpec(name, self._seen.spec, _BOUNDS.spec, HORIZON, SUCCESS)
 
     def begin(self, seed: int) -> Any:
-        """A new episode, if need be on a new connection."""
+        """Starts a new episode, reconnecting if necessary."""
         for number in range(TRIES):
             try:
                 return self._begun(seed)
@@ -236,7 +232,7 @@ class Hard8:
         raise AssertionError("unreachable")
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Holds the action for some steps of the server."""
+        """Repeats the action for `Options.repeats` server steps and sums the rewards."""
         values = dict(zip(ACTIONS, _BOUNDS.scaled(action).tolist(), strict=True))
         if self._world is None:
             raise ServerError("act: there is no episode under way. Call begin.")
@@ -255,17 +251,17 @@ class Hard8:
         return HostStep(seen, reward, step.over and discount == 0, step.over and discount != 0)
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """What the agent sees."""
-        return np.zeros((72, 96, 3), np.uint8) if self._image is None else self._image
+        """Returns the agent's current view."""
+        return np.zeros((HEIGHT, WIDTH, 3), np.uint8) if self._image is None else self._image
 
     def close(self) -> None:
-        """Leaves the world and hangs up; again does no harm."""
+        """Leaves the world and closes the connection; later calls do nothing."""
         world, self._world = self._world, None
         try:
             if world is not None:
                 world.leave()
         except ServerError:
-            pass  # gone already
+            pass  # the server is already gone
         finally:
             self._drop()
 
@@ -274,7 +270,7 @@ class Hard8:
         if world is None or not self._used or self._options.fresh_worlds:
             world = self._joined(seed)
             if world.shown() != self._specs:
-                raise ServerError(f"observations: {self._options.address} shows other things than before.")
+                raise ServerError(f"observations: {self._options.address} changed its observation specs.")
         self._used = True
         step = world.reset()
         self._score = step.observations.get("Score", 0.0)
@@ -295,7 +291,7 @@ class Hard8:
             connection.close()
 
     def _reward(self, observations: dict[str, Any]) -> float:
-        """The server's, or how much the score has risen."""
+        """Returns the server's reward, or else the increase of its score."""
         before, self._score = self._score, float(np.ravel(observations.get("Score", 0.0))[0])
         reward = (
             observations["reward"] if "reward" in observations else self._score - float(np.ravel(before)[0])
@@ -310,19 +306,19 @@ class Hard8:
             seen = self._seen.read(observations)
         except (ValueError, KeyError) as error:
             raise ServerError(
-                f"observation: {self._options.address} does not keep to its specs: {error}"
+                f"observation: {self._options.address} sent an observation that does not match its specs: {error}"
             ) from error
         wrong = [name for name, part in seen.items() if not np.all(np.isfinite(part))]
         if wrong:
             raise ServerError(
-                f"observation: {self._options.address} answered numbers that are not finite in {wrong}."
+                f"observation: {self._options.address} returned values that are not finite in {wrong}."
             )
-        self._image = seen["RGB_INTERLEAVED"]
+        self._image = seen[PICTURE]
         return seen
 
 
 def make(name: str) -> Hard8:
-    """The level of that name, or of the paper's name for it, on the server behind the @ if there is one."""
+    """Makes a level, given by its name or its title in the paper, optionally with `@host:port` of the server."""
     load("dm_env_rpc", "hard8")
     asked, at, address = name.partition("@")
     by_name = {level: level for level in LEVELS} | {_slug(title): level for level, title in LEVELS.items()}
@@ -333,7 +329,7 @@ def make(name: str) -> Hard8:
 
 
 def names() -> list[str]:
-    """The eight levels."""
+    """Returns the names of the eight levels."""
     return list(LEVELS)
 
 

@@ -1,7 +1,7 @@
-"""A line to a dm_env_rpc server that cannot hang: every answer has a time limit and a largest size.
+"""Connection to a dm_env_rpc server with a time limit and a size limit on every answer.
 
-Without a certificate only servers on this machine are spoken to. All that can go wrong with a server (it is gone, late,
-or answers what it should not) is a `ServerError`.
+Without a certificate only servers on this machine are allowed. Every failure of the server (it is unreachable, too
+slow, or sends an invalid answer) raises `ServerError`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _BETWEEN_TRIES = 0.2  # seconds
 
 
 class ServerError(ConnectionError):
-    """The server is gone, late, or answers what it should not."""
+    """The server is unreachable, too slow, or sent an invalid answer."""
 
 
 class Unreachable(ServerError):
-    """There is no server, and there has not been one for as long as was to be waited."""
+    """No server answered within `Options.ready_seconds`."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a server is spoken to; each is read from an environment variable, `DEREX_HARD8_` and its name in capitals."""
+    """Connection settings; each can be set by an environment variable `DEREX_HARD8_<NAME>`."""
 
     address: str = "localhost:10000"
     """host:port"""
     certificate: str = ""
-    """file with the certificates (PEM) to trust, for servers on other machines"""
+    """PEM file of trusted certificates; required for servers on other machines"""
     ready_seconds: float = 40.0
-    """for a server to come up"""
+    """time limit for the server to become ready"""
     answer_seconds: float = 30.0
-    """for each answer"""
+    """time limit for each answer"""
     largest_message: int = 2**24
-    """bytes"""
+    """size limit of a message in bytes"""
     repeats: int = 4
-    """steps of the server for which each action is held; the rewards are added up"""
+    """number of server steps per action; rewards are summed"""
     fresh_worlds: bool = False
-    """a new world for each episode, so that the same seed gives the same one; else worlds go on from reset to reset"""
+    """create a new world for each episode, so that seeds are reproducible; otherwise worlds are reset"""
 
     def __post_init__(self) -> None:
         split_address(self.address)
@@ -55,7 +55,7 @@ class Options:
 
     @classmethod
     def from_environment(cls, **given: Any) -> Options:
-        """What the environment variables say, over it what is given."""
+        """Reads the environment variables; keyword arguments override them."""
         found: dict[str, Any] = {}
         for name, usual in vars(cls()).items():
             text = os.environ.get(f"DEREX_HARD8_{name.upper()}")
@@ -73,7 +73,7 @@ class Options:
 
 
 class Connection:
-    """Requests and their answers, one after the other."""
+    """A connection that sends one request at a time and waits for its answer."""
 
     def __init__(self, options: Options):
         """Connects within `options.ready_seconds`."""
@@ -84,7 +84,7 @@ class Connection:
         size = options.largest_message
         settings = [("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size)]
         if is_loopback(split_address(options.address)[0]):
-            settings.append(("grpc.enable_http_proxy", 0))  # a proxy's localhost is another
+            settings.append(("grpc.enable_http_proxy", 0))  # localhost would be the proxy's own
         self._channel = grpc.secure_channel(options.address, credentials(options), settings)
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
@@ -93,19 +93,19 @@ class Connection:
         except grpc.FutureTimeoutError as error:
             self._channel.close()
             raise Unreachable(
-                f"address: nothing answers at {options.address} within {options.ready_seconds} s. Is the container "
-                "running, and its port 10000 published there?"
+                f"address: nothing answers at {options.address} within {options.ready_seconds} s. Check that the "
+                "container is running and that its port 10000 is published there."
             ) from error
         self._call = dm_env_rpc_pb2_grpc.EnvironmentStub(self._channel).Process(
             iter(self._requests.get, None)
         )
-        # a blocking read has no time limit; reading in a thread of its own, the queue gives one
+        # a blocking gRPC read has no time limit; a reader thread and a queue provide one
         self._reader = threading.Thread(target=self._read, name="derex-hard8", daemon=True)
         self._reader.start()
         self._open = True
 
     def send(self, request: Any) -> Any:
-        """The answer to a request; DmEnvRpcError where the server says that the request is wrong."""
+        """Returns the answer to a request; raises DmEnvRpcError if the server rejects the request."""
         from dm_env_rpc.v1 import message_utils
 
         if not self._open:
@@ -122,7 +122,7 @@ class Connection:
             ) from None
         if isinstance(answer, Exception):
             self.close()
-            raise ServerError(f"address: {self._options.address} broke off: {_told(answer)}") from answer
+            raise ServerError(f"address: {self._options.address} broke off: {_describe(answer)}") from answer
         try:
             return message_utils.unpack_environment_response(answer, field)
         except ValueError as error:
@@ -132,7 +132,7 @@ class Connection:
             ) from error
 
     def close(self) -> None:
-        """Hangs up; again does no harm."""
+        """Closes the connection; later calls do nothing."""
         if self._open:
             self._open = False
             self._requests.put(None)
@@ -150,7 +150,7 @@ class Connection:
 
 
 def connect(options: Options) -> Connection:
-    """A connection to a server that is ready: it answers a step in no world with an error, as it should."""
+    """Connects and waits until the server is ready: a step outside any world must return an error."""
     messages = load("dm_env_rpc.v1.dm_env_rpc_pb2", "hard8")
     from dm_env_rpc.v1 import error
 
@@ -169,12 +169,12 @@ def connect(options: Options) -> Connection:
         else:
             connection.close()
             raise ServerError(
-                f"address: {options.address} answers a step before any world is joined; it is no DM-Hard-8 server."
+                f"address: {options.address} answers a step before any world is joined; this is not a DM-Hard-8 server."
             )
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[host]:port` as two."""
+    """Splits `host:port` or `[host]:port`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ValueError(f"address: expected host:port, such as localhost:10000, got {address!r}.")
@@ -182,7 +182,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine."""
+    """Returns whether the host is this machine."""
     if host == "localhost":
         return True
     try:
@@ -192,7 +192,7 @@ def is_loopback(host: str) -> bool:
 
 
 def credentials(options: Options) -> Any:
-    """TLS with the certificates given, or none on this machine; anything else is refused."""
+    """Returns TLS credentials, or local ones on this machine; raises ValueError for an unencrypted remote host."""
     import grpc
 
     if options.certificate:
@@ -206,8 +206,8 @@ def credentials(options: Options) -> Any:
     return grpc.local_channel_credentials()
 
 
-def _told(error: Exception) -> str:
-    """What gRPC says, without its pages of details."""
+def _describe(error: Exception) -> str:
+    """Returns a short description of a gRPC error."""
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if callable(code) and callable(details):
         return f"{code()}: {details()}"

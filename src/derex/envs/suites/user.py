@@ -1,6 +1,6 @@
-"""A JAX environment of one's own: `jax:package.module:Class`; the class, or a function, is called without arguments.
+"""User-defined JAX environments: `jax:package.module:Class`; the class or function is called without arguments.
 
-Its module is looked for beside the user too, as `python file.py` would find it.
+The module is also searched for in the current directory.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from derex.envs.suites.common import beside_user
 
 
 def make(name: str) -> Environment:
-    """What the class or function of that name gives."""
+    """Makes and checks the environment that the named class or function returns."""
     module, _, place = name.partition(":")
     if not module or not place:
         raise ValueError(f"name: expected 'jax:package.module:Class', got 'jax:{name}'.")
@@ -31,5 +31,5 @@ def make(name: str) -> Environment:
 
 
 def names() -> list[str]:
-    """None: any class of any module will do."""
+    """Returns an empty list: any importable class can be named."""
     return []

@@ -1,9 +1,9 @@
-"""ViZDoom: `vizdoom:VizdoomMyWayHome-v1`, first-person pictures without a window; `@2` behind it repeats actions twice.
+"""ViZDoom adapter: `vizdoom:VizdoomMyWayHome-v1`, rendered off-screen; append `@2` to repeat actions twice.
 
-Observations are {"screen": 72 x 96 x 3} and, where a scenario has them, "gamevariables" (numbers such as health),
-"notifications" (words), and "depth", "labels" and "automap" (pictures). Sound is left out. The game shows nothing once
-an episode is over, so the time limit is ours: a cut episode ends with what was really seen then. After an end by the
-rules the last screen is shown again.
+Observations are {"screen": 72 x 96 x 3} and, if the scenario has them, "gamevariables" (numbers such as health),
+"notifications" (words), and "depth", "labels" and "automap" (images). Audio is dropped. The game shows nothing after
+an episode is over, so the adapter applies the time limit itself: a truncated episode ends with a real observation, a
+terminated one repeats the last screen.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from derex.envs.suites.gymnasium import HORIZON, Gymnasium, made
 
 HEIGHT, WIDTH = 72, 96
 REPEATS = 4
-SCREEN = "RES_160X120"  # the smallest that the game draws; twice as fast as the usual 320 x 240
+SCREEN = "RES_160X120"  # the smallest supported; twice as fast as the default 320 x 240
 SUCCESS = {"VizdoomMyWayHome": 0.5}
-"""returns from which an episode counts: the armour is worth 1, and each of up to 2100 frames costs 0.0001"""
+"""smallest return of a success: the armour gives 1, and each of up to 2100 frames costs 0.0001"""
 
 PICTURE_RANK = 3
 _LEFT_OUT = ("audio",)
@@ -38,18 +38,18 @@ _BUFFERS = {
     "notifications": "notifications_buffer",
     "gamevariables": "game_variables",
 }
-"""what the game calls the parts of an observation"""
+"""attribute of the game state for each part of an observation"""
 
 
 class VizDoom:
-    """One scenario, each action held for some frames.
+    """One scenario with repeated actions.
 
-    The package's environment makes the game and begins its episodes. Steps are asked of the game itself: a third of the
-    time that its environment takes outside of the engine goes into checks and copies that are made here, or not needed.
+    The package's gymnasium environment creates the game and resets it. Steps call the game directly: a third of the
+    environment's time outside the engine is spent on checks and copies that are redundant here.
     """
 
     def __init__(self, env: Any, name: str, repeats: int, success_return: float | None):
-        """Takes an environment of `vizdoom.gymnasium_wrapper` that is made, and takes over its time limit."""
+        """Wraps an environment of `vizdoom.gymnasium_wrapper` and takes over its time limit."""
         self._game = env.unwrapped.game
         frames = self._game.get_episode_timeout()
         self._game.set_episode_timeout(0)
@@ -61,17 +61,17 @@ class VizDoom:
         self._task = Gymnasium(env, name, horizon=horizon, success_return=success_return, seen=seen)
         self.spec = self._task.spec
         self._repeats, self._pressed = repeats, _buttons(env)
-        self._state: Any = None  # what the game showed last; it shows nothing after the end
+        self._state: Any = None  # the last game state; there is none after the end
         self._steps = 0
         self._last: Any = None
 
     def begin(self, seed: int) -> Any:
-        """Starts the scenario anew."""
+        """Starts a new episode."""
         self._last, self._steps = self._task.begin(seed), 0
         return self._last
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
-        """Holds the action for the frames of a step."""
+        """Repeats the action for the frames of a step."""
         game = self._game
         reward = game.make_action(self._pressed(action), self._repeats)
         self._steps += 1
@@ -81,22 +81,22 @@ class VizDoom:
         return HostStep(self._last, reward, False, self._steps >= self.spec.horizon)
 
     def _look(self) -> Any:
-        """What the game shows now, as our specification has it."""
+        """Reads the current observation from the game."""
         self._state = state = self._game.get_state()
         return {name: part.read(getattr(state, _BUFFERS[name])) for name, part in self._parts.items()}
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """The screen as the game draws it."""
+        """Returns the screen at the game's resolution."""
         screen = np.asarray(self._state.screen_buffer)
         return np.repeat(screen[..., None], 3, axis=2) if screen.ndim == spaces.GREY_RANK else screen
 
     def close(self) -> None:
-        """Ends the game."""
+        """Closes the game."""
         self._task.close()
 
 
 def make(name: str) -> VizDoom:
-    """The scenario of that id. The number of a version that the package has given up means the present one."""
+    """Makes the scenario with this id; a version that the package no longer has means the current one."""
     load("vizdoom.gymnasium_wrapper", "vizdoom")
     gymnasium = load("gymnasium", "vizdoom")
     base, repeats = split_number("vizdoom", name, REPEATS, range(1, 17))
@@ -112,13 +112,13 @@ def make(name: str) -> VizDoom:
 
 
 def names() -> list[str]:
-    """Ids of the package; those of the commercial game need its files, which nobody may pass on."""
+    """Returns the ids of the package; some need the files of the commercial game."""
     load("vizdoom.gymnasium_wrapper", "vizdoom")
     return sorted(name for name in load("gymnasium", "vizdoom").registry if name.startswith("Vizdoom"))
 
 
 def _parts(space: Any) -> dict[str, spaces.ObservationReader]:
-    """Pictures at our size, all else as its space says; each is read from the game's own buffer."""
+    """Returns a reader for each part: images are resized, other parts follow their space."""
     return {
         name: _picture(part) if len(part.shape or ()) == PICTURE_RANK else spaces.observations(part)
         for name, part in space.spaces.items()
@@ -135,9 +135,9 @@ def _picture(space: Any) -> spaces.ObservationReader:
 
 
 def _buttons(env: Any) -> Callable[[Any], list[float]]:
-    """From our action to how far the game's buttons are pressed, one number for each.
+    """Returns a function from an action to the values of the game's buttons.
 
-    Where scenarios number their actions, the package says which buttons each stands for; other actions are the buttons.
+    A discrete action is looked up in the package's `button_map`; other actions are the button values themselves.
     """
     buttons = getattr(env.unwrapped, "button_map", None)
     if buttons is None:

@@ -1,9 +1,9 @@
-"""XLand-MiniGrid: `xminigrid:MiniGrid-DoorKey-8x8`, `xminigrid:MiniGrid-MemoryS16`, `xminigrid:XLand-MiniGrid-R4-9x9`.
+"""XLand-MiniGrid adapter: `xminigrid:MiniGrid-DoorKey-8x8`, `xminigrid:XLand-MiniGrid-R4-9x9`.
 
-The agent sees the tiles before it, each as its kind and its colour; what it carries and where north is it has to
-remember. With `+carried` behind the name it sees what it carries in its own place, as in MiniGrid. The reward, 1 less
-up to 0.9 for the time taken, ends the episode. The worlds called XLand, whose rules would have to be downloaded, and
-the playground have no goal: they are for learning without any reward.
+The agent sees the tiles ahead as (kind, colour); the carried object and the heading are not observed. `+carried` shows
+the carried object in the agent's own tile, as MiniGrid does. The reward, 1 minus up to 0.9 for the time taken,
+terminates the episode. The XLand worlds, whose rulesets would have to be downloaded, and the playground have no goal
+and no reward.
 """
 
 from typing import Any
@@ -26,12 +26,12 @@ from derex.envs.suites.common import (
 )
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
-SUCCESS = 0.05  # any reward; the least is 0.1
-SMALLEST_TILE, LARGEST_TILE = 4, 32  # sides of a drawn tile
+SUCCESS = 0.05  # below the smallest reward, 0.1
+SMALLEST_TILE, LARGEST_TILE = 4, 32  # side of a rendered tile in pixels
 
 
 class XMiniGrid:
-    """One environment of XLand-MiniGrid; its own time limit is the specification's."""
+    """One XLand-MiniGrid environment; its time limit becomes `spec.horizon`."""
 
     def __init__(self, name: str) -> None:
         xminigrid = load("xminigrid", "xminigrid")
@@ -56,17 +56,17 @@ class XMiniGrid:
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, UInt8[Array, "h w 2"]]:
-        """A new world."""
+        """Generates a new world."""
         opened = self._env.reset(self._params, plain_key(key))
         return settled(opened.state, self._state), self._seen(opened)
 
     def step(
         self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Any, UInt8[Array, "h w 2"], Float32[Array, ""], Bool[Array, ""]]:
-        """One action: forward, turn right, turn left, pick up, put down, toggle. Nothing is random but the reset."""
+        """Takes one action: forward, turn right, turn left, pick up, put down, toggle. Steps are deterministic."""
         before = self._time_step(state, self._first, jnp.float32(0), jnp.float32(1), None)
         after = self._env.step(self._params, before, action)
-        # Its discount is 0 at the task's own end alone; a last step with discount 1 is one that the limit cut.
+        # The discount is 0 only at a termination; a last step with discount 1 is a truncation.
         reward, ended = jnp.asarray(after.reward, jnp.float32), jnp.asarray(after.discount == 0, bool)
         return settled(after.state, self._state), self._seen(after), reward, ended
 
@@ -77,7 +77,7 @@ class XMiniGrid:
         return with_carried(step.observation, pocket, pocket[0] != self._nothing)
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
-        """The world from above, what the agent sees in a lighter shade."""
+        """Draws the world from above, with the agent's view highlighted."""
         from xminigrid.rendering.rgb_render import render
 
         state = jax.tree.map(np.asarray, state)
@@ -86,12 +86,12 @@ class XMiniGrid:
 
 
 def make(name: str) -> XMiniGrid:
-    """The environment of that name."""
+    """Makes the environment with this name."""
     return XMiniGrid(name)
 
 
 def names() -> list[str]:
-    """Names that are registered now; each may be followed by +carried."""
+    """Returns the names registered so far; `+carried` may be appended."""
     return sorted(load("xminigrid", "xminigrid").registered_environments())
 
 
