@@ -1,6 +1,6 @@
-"""`derex doctor`: what is installed, what JAX sees, and whether the core works.
+"""`derex doctor`: reports installed packages, JAX's devices, and whether the core works.
 
-Packages are found through their metadata, not imported; the list of extras is this package's own metadata.
+Package versions and derex's extras are read from package metadata, without importing the packages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Doctor:
 
 @dataclass(frozen=True)
 class Extra:
-    """One of derex's optional dependencies and what it brings; None for a package that is missing."""
+    """One of derex's extras with the versions of its packages; None if a package is missing."""
 
     name: str
     packages: dict[str, str | None]
@@ -58,7 +58,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Host:
-    """The machine; None where the system does not say."""
+    """Resources of the machine; None if unknown."""
 
     cores: int | None
     ram_bytes: int | None
@@ -67,7 +67,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Device:
-    """One of JAX's devices; None where it does not say how much memory it has."""
+    """One JAX device; the memory fields are None if the backend does not report them."""
 
     name: str
     platform: str
@@ -78,7 +78,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Compilation:
-    """A 2×2 product with its compilation, then a larger one, compiled before it is timed."""
+    """Time of a 2×2 matrix product including compilation, then of a larger one without."""
 
     first_seconds: float
     size: int
@@ -88,7 +88,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `derex doctor` says."""
+    """Everything that `derex doctor` reports."""
 
     python: str
     system: str
@@ -103,7 +103,7 @@ class Diagnosis:
 
 
 def run(options: Doctor) -> int:
-    """Print the diagnosis; 0 when the core works, otherwise 1."""
+    """Prints the diagnosis; returns 0 if the core works, otherwise 1."""
     diagnosis = diagnose()
     if options.json:
         print(json.dumps({"ok": not diagnosis.problems} | asdict(diagnosis), indent=1))
@@ -113,7 +113,7 @@ def run(options: Doctor) -> int:
 
 
 def diagnose() -> Diagnosis:
-    """Look at everything; nothing raises, what fails is listed in `problems`."""
+    """Runs all checks; failures are listed in `problems` instead of raised."""
     problems: list[str] = []
     core, extras = core_versions(), find_extras()
     for package in [package for package, version in core.items() if version is None]:
@@ -138,10 +138,10 @@ def diagnose() -> Diagnosis:
 
 
 def _attempt(problems: list[str], what: str, function: Callable[[], Any]) -> Any:
-    """The function's value; if it raises, None, and a line in `problems`."""
+    """Returns `function()`; if it raises, appends a line to `problems` and returns None."""
     try:
         return function()
-    except Exception as error:  # whatever is broken is what we are here to report
+    except Exception as error:  # every failure is reported
         message = textwrap.shorten(str(error), 300, placeholder=" ...")
         problems.append(f"{what} failed: {type(error).__name__}: {message}")
         return None
@@ -151,14 +151,14 @@ def _attempt(problems: list[str], what: str, function: Callable[[], Any]) -> Any
 
 
 def core_versions() -> dict[str, str | None]:
-    """Each package that derex requires, with its version or None."""
+    """Returns the version of each package that derex requires; None if missing."""
     names = [name for name, _ in requirements("derex", None)] or ["jax", "numpy"]
     names[names.index("jax") + 1 : names.index("jax") + 1] = ["jaxlib"]
     return {name: installed(name) for name in names}
 
 
 def find_extras() -> tuple[Extra, ...]:
-    """Each extra of derex's metadata, with the packages that it adds to the core."""
+    """Returns each extra of derex, with the packages that it adds to the core."""
     try:
         names = importlib.metadata.metadata("derex").get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
@@ -172,9 +172,9 @@ def find_extras() -> tuple[Extra, ...]:
 
 
 def extra_packages(package: str, extra: str) -> set[str]:
-    """Names of what `package[extra]` requires, through extras of derex and jax.
+    """Returns the names of the requirements of `package[extra]`, resolving nested extras of derex and jax.
 
-    Not further: a CUDA plugin's own libraries may as well come from the system.
+    Other packages are not resolved: a CUDA plugin's libraries may also come from the system.
     """
     found = set()
     for name, nested in requirements(package, extra):
@@ -185,7 +185,7 @@ def extra_packages(package: str, extra: str) -> set[str]:
 
 
 def requirements(package: str, extra: str | None) -> list[tuple[str, tuple[str, ...]]]:
-    """(name, its extras) of each requirement that `package` has for `extra`, or for itself with None."""
+    """Returns (name, extras) of each requirement of `package[extra]`; of `package` itself if None."""
     try:
         lines = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -201,7 +201,7 @@ def requirements(package: str, extra: str | None) -> list[tuple[str, tuple[str, 
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package, without importing it."""
+    """Returns the version of a package without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -212,14 +212,14 @@ def installed(package: str) -> str | None:
 
 
 def find_host() -> Host:
-    """Cores, memory and free disk that this process may use."""
+    """Returns the cores, memory and free disk space available to this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     disk = shutil.disk_usage(Path.cwd()).free
     return Host(cores, _ram(Path("/sys/fs/cgroup/memory.max")), disk)
 
 
 def _ram(limit: Path) -> int | None:
-    """Physical memory, or the container's limit where that is less."""
+    """Returns the physical memory in bytes, or the container's limit if that is smaller."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -231,7 +231,7 @@ def _ram(limit: Path) -> int | None:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """JAX's devices, with their memory where the backend knows it."""
+    """Returns JAX's local devices, with their memory if the backend reports it."""
     import jax
 
     devices = []
@@ -243,7 +243,7 @@ def find_devices() -> tuple[Device, ...]:
 
 
 def _memory(device: Any) -> Mapping[str, int]:
-    """The backend's memory statistics; empty where it keeps none."""
+    """Returns the backend's memory statistics; empty if it has none."""
     try:
         return device.memory_stats() or {}
     except (NotImplementedError, RuntimeError):
@@ -257,7 +257,7 @@ def _x64() -> bool:
 
 
 def time_compilation() -> Compilation:
-    """Compile and run a product with a known result, then time a larger one."""
+    """Compiles and checks a small matrix product, then times a larger one."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -284,7 +284,7 @@ def _timed(function: Callable[[], Any]) -> float:
 
 
 def nvidia_gpus() -> list[tuple[str, str]]:
-    """(name, driver version) of each GPU that NVIDIA's driver lists; none if there is no driver."""
+    """Returns (name, driver version) of each GPU listed by nvidia-smi; empty without a driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -303,7 +303,7 @@ def gpu_advice(
     extras: tuple[Extra, ...],
     environment: Mapping[str, str],
 ) -> list[str]:
-    """What to do about a GPU that the driver lists and JAX does not use."""
+    """Returns advice if the driver lists a GPU that JAX does not use."""
     if not gpus or any(device.platform in ("gpu", "cuda") for device in devices):
         return []
     name, driver = gpus[0]
@@ -327,7 +327,7 @@ def gpu_advice(
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print for people."""
+    """Prints the diagnosis as tables."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -355,13 +355,13 @@ def show(diagnosis: Diagnosis) -> None:
 
 
 def version_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Python, derex and what it requires."""
+    """Returns rows for the versions of Python, derex and its requirements."""
     versions = [(name, version or "missing") for name, version in diagnosis.versions.items()]
     return [("python", f"{diagnosis.python} ({diagnosis.system})"), *versions]
 
 
 def machine_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Host, devices, precision and compilation."""
+    """Returns rows for host, devices, precision and compilation."""
     host, speed = diagnosis.host, diagnosis.compilation
     cores = UNKNOWN if host.cores is None else str(host.cores)
     memory, disk = size_text(host.ram_bytes), size_text(host.disk_free_bytes)
@@ -379,7 +379,7 @@ def machine_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def extra_row(extra: Extra) -> tuple[str, str]:
-    """The versions when all is there, otherwise what to type."""
+    """Returns the extra's versions if it is complete, otherwise its install command."""
     if not extra.missing:
         return extra.name, ", ".join(f"{name} {version}" for name, version in extra.packages.items())
     partly = len(extra.missing) < len(extra.packages)
@@ -387,7 +387,7 @@ def extra_row(extra: Extra) -> tuple[str, str]:
 
 
 def size_text(count: int | None) -> str:
-    """Bytes as people read them."""
+    """Formats a number of bytes as GiB or MiB."""
     if count is None:
         return UNKNOWN
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,7 +1,6 @@
-"""The exact Bayes filter for states that are seen or hidden.
+"""Exact Bayes filter for states that are either observed or hidden.
 
-Its beliefs are the ground truth for representations of histories: every history with the same belief has the same
-future, so nothing that can be predicted from the history is lost when only its belief is kept.
+The belief is a sufficient statistic of the history, so it is the ground truth for history representations.
 
 Letters in shapes: n states, A actions, B trajectories side by side, T steps.
 """
@@ -15,9 +14,9 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
 HIDDEN = -1
-"""replaces a state's id where the state was not seen"""
+"""id of a hidden state"""
 
-_SUM_TOLERANCE = 1e-4  # of probabilities that may have been rounded to single precision
+_SUM_TOLERANCE = 1e-4  # allows for probabilities rounded to single precision
 
 
 def bayes_filter(
@@ -29,34 +28,33 @@ def bayes_filter(
     *,
     policy: Any = None,
 ) -> Float32[Array, "B T n"]:
-    """b_t(s) = Pr(s_t = s | o_0, a_0, o_1, …, a_{t-1}, o_t), exactly, for states that are seen or hidden.
+    """b_t(s) = Pr(s_t = s | o_0, a_0, o_1, …, a_{t-1}, o_t), computed exactly.
 
     With b_0(s) ∝ O(o_0|s) prior(s) the recursion is (cf. Appendix "Ablation Study for 4-Rooms POMDP Domain")
 
         b_t(s') ∝ O(o_t|s') Σ_s P(s'|s, a_{t-1}) π(a_{t-1}|s) b_{t-1}(s).
 
-    An observation shows the state or hides it, with a probability that does not depend on the state. So O(o|s') is
-    1{s' = seen} up to a factor where the state is seen, which makes b_t one-hot, and constant where it is hidden.
+    An observation shows or hides the state, with a probability that does not depend on the state. So O(o|s') is
+    proportional to 1{s' = seen} if the state is seen, which makes b_t one-hot, and constant if it is hidden.
 
-    The factor π tells what the choice of the action says about the state. It is constant, and can be left out, when
-    actions are chosen without looking at the hidden state: at random, or from the history of observations. It must
-    be given when the policy read the true state, as `GridWorld.rollout` with a `policy` does.
+    The factor π is the evidence of the chosen action about the state. It is constant, and can be omitted, when actions
+    do not depend on the hidden state: when they are random, or chosen from the history of observations. It must be
+    given when the policy reads the true state, as `GridWorld.rollout` with a `policy` does.
 
-    What has probability 0 does not stop the filter: a state that is seen is believed, even where the prior or the
-    transitions exclude it, and an action that `policy` excludes in every believed state says nothing about the state.
+    Events of probability 0 do not break the filter: a state that is seen gets probability 1 even if the prior or the
+    transitions exclude it, and an action that `policy` excludes in every possible state leaves the belief unchanged.
 
     Args:
         transitions: P[s, a, s'] = P(s'|s, a), shape (n, A, n).
         prior: distribution of an episode's first state, shape (n,).
-        seen: the state at (b, t) where it was seen, `HIDDEN` where it was not; shape (B, T).
-        previous_action: a_{t-1}, shape (B, T); not read where an episode begins.
-        first: where episodes begin, and the belief starts again from the prior; shape (B, T). Column 0 always counts
-            as True. None: nowhere else.
-        policy: π[s, a], shape (n, A), if actions were chosen by the true state; None if they were not.
+        seen: the state at (b, t), or `HIDDEN`; shape (B, T).
+        previous_action: a_{t-1}, shape (B, T); ignored at the first step of an episode.
+        first: True at the first step of an episode, where the belief is reset to the prior; shape (B, T). Column 0
+            always counts as True. None: one episode per row.
+        policy: π[s, a], shape (n, A), if actions depend on the true state; otherwise None.
 
     Returns:
-        The beliefs (B, T, n); each sums to one. One belief and its successors under all actions, B n (A + 1) numbers,
-        are held beside them.
+        The beliefs, shape (B, T, n); each sums to one. Computing them needs B n (A + 1) numbers of extra memory.
     """
     transitions, prior = _array("transitions", transitions, "biuf"), _array("prior", prior, "biuf")
     policy = None if policy is None else _array("policy", policy, "biuf")
@@ -90,7 +88,9 @@ def _filter(
         if policy is not None:
             belief = _given_action(belief, action, policy)
         predicted = jnp.where(first[:, None], prior, _predicted(belief, action, transitions))
-        predicted = predicted / predicted.sum(axis=1, keepdims=True)  # rounding would add up over the steps
+        predicted = predicted / predicted.sum(
+            axis=1, keepdims=True
+        )  # keeps rounding errors from accumulating
         belief = jnp.where(seen[:, None] == HIDDEN, predicted, jax.nn.one_hot(seen, len(prior)))
         return belief, belief
 
@@ -111,20 +111,20 @@ def _given_action(
 def _predicted(
     belief: Float32[Array, "B n"], action: Int32[Array, " B"], transitions: Float32[Array, "n A n"]
 ) -> Float32[Array, "B n"]:
-    """Σ_s P(s'|s, a) b(s), by one product for all actions: P(·|·, a) is never copied for each of the B rows."""
-    # HIGHEST: on accelerators the default multiplies with fewer bits
+    """Σ_s P(s'|s, a) b(s), as one product for all actions, so that P(·|·, a) is not copied for each of the B rows."""
+    # HIGHEST: the default precision is lower on accelerators
     moved = jnp.einsum("bs,sat->bat", belief, transitions, precision=jax.lax.Precision.HIGHEST)
     return jnp.take_along_axis(moved, jnp.maximum(action, 0)[:, None, None], axis=1)[:, 0]
 
 
 def _array(name: str, values: Any, kinds: str) -> Any:
-    """The values as an array, JAX's own as they are; of one of these kinds of numbers."""
+    """Converts values other than JAX arrays to NumPy and checks the kind of their dtype."""
     array = values if isinstance(values, Array) else np.asarray(values)
     if np.dtype(array.dtype).kind not in kinds:
         expected = {"iu": "integers", "b": "booleans"}.get(kinds, "numbers")
         to = {"iu": "int", "b": "bool"}.get(kinds, "float")
         raise TypeError(
-            f"{name}: expected {expected}, got {array.dtype}. If they are meant so: np.asarray({name}).astype({to})."
+            f"{name}: expected {expected}, got {array.dtype}. To convert: np.asarray({name}).astype({to})."
         )
     return array
 
@@ -136,7 +136,7 @@ def _check_shapes(
         raise ValueError(f"transitions: expected shape (states, actions, states), got {transitions.shape}.")
     if len(seen.shape) != 2:
         raise ValueError(
-            f"seen: expected shape (trajectories, steps), got {seen.shape}. One row: seen[None]."
+            f"seen: expected shape (trajectories, steps), got {seen.shape}. For one trajectory: seen[None]."
         )
     if not seen.shape[1]:
         raise ValueError(f"seen: expected at least one step, got shape {seen.shape}.")
@@ -153,7 +153,7 @@ def _check_shapes(
 
 
 def _is_traced(*arrays: Any) -> bool:
-    """Whether some values are not known yet, as inside a jitted function."""
+    """Returns whether any array is a tracer, whose values cannot be checked."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 

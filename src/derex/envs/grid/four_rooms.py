@@ -1,6 +1,6 @@
-"""Four rooms with a goal: from the top-left corner to the bottom-right one, seen in three ways.
+"""Four rooms with a goal: from the top-left to the bottom-right corner, with three kinds of observations.
 
-The reward, 1, ends the episode at the goal; otherwise episodes are truncated after 250 steps, as in the paper.
+Reaching the goal gives a reward of 1 and terminates; otherwise episodes are truncated after 250 steps, as in the paper.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ class FourRooms:
         return state, self._observe(state, key), reached.astype(jnp.float32), reached
 
     def state_id(self, state: Int32[Array, ""]) -> Int32[Array, ""]:
-        """The number of the floor cell."""
+        """Returns the number of the floor cell."""
         return state
 
     def render(self, state: Int32[Any, ""]) -> UInt8[np.ndarray, "H W 3"]:
@@ -71,7 +71,7 @@ class FourRooms:
 
 
 class FourRoomsPixels(FourRooms):
-    """`four-rooms-pixels`: the world from above as a frame of 30 x 30, the agent red, the goal green."""
+    """`four-rooms-pixels`: a 30 x 30 image from above, with a red agent and a green goal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class FourRoomsHidden(FourRoomsPixels):
 
 
 def _frames_with_goal(world: GridWorld, goal: int) -> UInt8[np.ndarray, "n_and_1 30 30 3"]:
-    """`frame_table` with the goal's cell coloured, except where the agent stands on it."""
+    """Returns `frame_table` with the goal's cell coloured, except in the frame with the agent on it."""
     table = frame_table(world, 30).copy()
     cell = np.any(table[goal] != table[-1], axis=-1)
     seen = np.arange(len(table)) != goal

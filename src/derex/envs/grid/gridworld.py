@@ -1,8 +1,8 @@
-"""An agent that walks on a map: enumerable dynamics, exact matrices and fast batched samples.
+"""Grid worlds: enumerable dynamics, exact transition matrices and fast batched sampling.
 
-The same world is seen three ways: as the tensor P[s, a, s'] that the exact decomposition starts from,
-as streams of transitions for learning, and as features of the state (coordinates, the 121-dimensional
-one-hot encoding of Figure 2, pictures in `derex.envs.drawing`).
+A world provides the tensor P[s, a, s'] for the exact decomposition, sampled transitions for learning, and
+features of the state (coordinates, the 121-dimensional one-hot encoding of Figure 2; images are in
+`derex.envs.drawing`).
 
 Letters in shapes: n states, B environments, T steps.
 """
@@ -23,7 +23,7 @@ from derex.types import Transitions
 class GridWorld:
     """A walk on the floor cells of a map with the moves up, right, down and left.
 
-    A move into a wall, or against a one-way door, stays. With probability `slip` the chosen move is
+    A move into a wall or against a one-way door has no effect. With probability `slip` the chosen move is
     replaced by one drawn uniformly from all four.
 
     Attributes:
@@ -34,10 +34,10 @@ class GridWorld:
         n_states: number of floor cells n; states are numbered in reading order.
         n_actions: 4.
         positions: (row, column) of every state.
-        successors: where each move leads from each state when it does not slip.
+        successors: next state for each state and move, without slip.
         rooms: the room of every state, -1 for doors (see `Map.rooms`).
-        inside_shape: height and width of the smallest rectangle that holds all floor cells.
-        inside_index: the place of every state in that rectangle, in reading order.
+        inside_shape: height and width of the bounding box of the floor cells.
+        inside_index: index of every state in that box, in reading order.
     """
 
     n_actions = len(MOVES)
@@ -55,8 +55,8 @@ class GridWorld:
             map: the map, e.g. `FOUR_ROOMS`.
             slip: probability in [0, 1] that a move is replaced by a uniformly random one.
             start: start state; by default the map's ``S``, else its first floor cell.
-            closed: states that cannot be entered. They keep their ids, so that functions learnt while
-                a room was closed can be read at the room's states; see `close`.
+            closed: states that cannot be entered. They keep their ids, so functions learnt while a room was
+                closed can be evaluated at the room's states; see `close`.
         """
         self.map = map
         self.n_states = len(map.positions)
@@ -81,7 +81,7 @@ class GridWorld:
         return f"GridWorld({self.map.name!r}, n_states={self.n_states}, slip={self.slip}, start={self.start})"
 
     def close(self, states: Bool[np.ndarray, " n"] | Int[np.ndarray, " m"]) -> "GridWorld":
-        """The same world with some states out of reach, e.g. ``world.close(world.rooms == 3)``."""
+        """Returns a copy in which `states` cannot be entered, e.g. ``world.close(world.rooms == 3)``."""
         closed = self.closed.copy()
         closed[states] = True
         return GridWorld(self.map, self.slip, self.start, closed)
@@ -102,17 +102,17 @@ class GridWorld:
         *,
         starts: Int[Any, " {n_envs}"] | None = None,
     ) -> tuple[Int32[Array, "{n_envs} {horizon}+1"], Int32[Array, "{n_envs} {horizon}"]]:
-        """Runs `n_envs` independent episodes of `horizon` steps side by side.
+        """Runs `n_envs` independent episodes of `horizon` steps in parallel.
 
         Args:
             key: a PRNG key, used here only.
             n_envs: number of episodes B.
-            horizon: number of steps T of each.
-            policy: π[s, a], rows that sum to one; None is the uniformly random policy.
-            starts: first state of each episode; None is the world's start for all.
+            horizon: number of steps T per episode.
+            policy: π[s, a], rows sum to one; None is the uniformly random policy.
+            starts: first state of each episode; None is the world's start.
 
         Returns:
-            States (B, T + 1) and the actions chosen (B, T), before any slip.
+            States (B, T + 1) and chosen actions (B, T), before any slip.
         """
         _check_positive("n_envs", n_envs)
         _check_positive("horizon", horizon)
@@ -124,10 +124,10 @@ class GridWorld:
     def sample_transitions(
         self, key: PRNGKeyArray, n: int, horizon: int = 100, policy: Float[Any, "n 4"] | None = None
     ) -> Transitions:
-        """Draws exactly `n` transitions (s, a, s'), episode after episode; no pair straddles two.
+        """Draws exactly `n` transitions (s, a, s'), none of which spans two episodes.
 
-        When `horizon` does not divide `n`, one episode too many is run and the surplus is dropped at
-        random places: the expected frequencies are those of whole episodes for every `n` (Theorem 2).
+        If `horizon` does not divide `n`, one more episode is run and randomly chosen transitions are
+        dropped: the expected frequencies are those of whole episodes for every `n` (Theorem 2).
         """
         _check_positive("n", n)
         _check_positive("horizon", horizon)
@@ -141,18 +141,18 @@ class GridWorld:
         return Transitions(*(column[kept] for column in columns))
 
     def coordinates(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch 2"]:
-        """(row, column) of the states, scaled so that the floor's rectangle spans [-1, 1] both ways."""
+        """Returns (row, column) of the states, with the floor's bounding box scaled to [-1, 1]²."""
         return take(self._coordinates, states)
 
     def one_hot(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch cells"]:
-        """One-hot encoding over the cells of the floor's rectangle: 121 of them in four rooms (Figure 2)."""
+        """Returns one-hot encodings over the cells of the floor's bounding box: 121 in four rooms (Figure 2)."""
         xp = jnp if isinstance(states, Array) else np
         cells = xp.arange(self.inside_shape[0] * self.inside_shape[1])
         return (take(self.inside_index, states)[..., None] == cells).astype(xp.float32)
 
 
 def take(table: Shaped[np.ndarray, "n *rest"], states: Int[Any, "*batch"]) -> Shaped[Any, "..."]:
-    """Rows of a table: a NumPy array for NumPy ids, a JAX array (also under jit) for JAX ids."""
+    """Returns rows of a table: a NumPy array for NumPy ids, a JAX array (also under jit) for JAX ids."""
     return jnp.asarray(table)[states] if isinstance(states, Array) else table[np.asarray(states)]
 
 

@@ -1,15 +1,15 @@
-"""The partially observed four rooms (Appendix "Ablation Study for 4-Rooms POMDP Domain"), on any map.
+"""Partially observed grid worlds (Appendix "Ablation Study for 4-Rooms POMDP Domain"), on any map.
 
-"With probability p the agent's marker (red dot) is completely hidden": the observation is the picture of the world
-from above, and where the dot is missing the agent's place has to be inferred from the history. p = 0 is full
-observability. The paper's own setting is
+"With probability p the agent's marker (red dot) is completely hidden": the observation is an image of the world from
+above, and when the dot is missing the state must be inferred from the history. p = 0 is full observability. The
+paper's setting is
 
     HiddenAgent(GridWorld(FOUR_ROOMS), p).rollout(key, n_envs, horizon=250)
 
-In its deterministic world with one start the history determines the state whatever p is; what p makes hard is to
-remember. `slip` and `random_start` make the state truly unknown; `filter` says exactly how much.
+In this deterministic world with a single start the history determines the state for every p; a larger p only makes
+memory harder. With `slip` or `random_start` the state is uncertain; `filter` computes its exact distribution.
 
-Letters in shapes: n states, B episodes, T = horizon + 1 observations of each.
+Letters in shapes: n states, B episodes, T = horizon + 1 observations per episode.
 """
 
 import numbers
@@ -32,26 +32,26 @@ class Walk(NamedTuple):
     """B episodes with their true states: row b is s_0, …, s_{T-1}."""
 
     state: Int32[Array, "B T"]
-    """s_t, seen or hidden"""
+    """the true state s_t"""
     hidden: Bool[Array, "B T"]
     """whether the dot is missing from o_t"""
     previous_action: Int32[Array, "B T"]
-    """a_{t-1} as it was chosen, before any slip; `NO_ACTION` at t = 0"""
+    """the chosen action a_{t-1}, before any slip; `NO_ACTION` at t = 0"""
 
 
 class HiddenAgent:
-    """A grid world seen from above, where the agent's dot is missing with probability p at each step.
+    """A grid world observed from above; the agent's dot is missing with probability p at each step.
 
     Attributes:
-        world: the world that is walked in.
+        world: the grid world.
         p: the probability that the dot is missing.
         size: side of the frames in pixels.
-        random_start: whether an episode starts in any state within reach of the world's start, or always there.
+        random_start: whether episodes start in a random state reachable from the world's start, or always there.
         prior: distribution of an episode's first state.
-        frames: the frame of every state and, at place n, the one without the agent; read-only.
+        frames: the frame of every state and, at index n, the frame without the agent; read-only.
     """
 
-    @no_type_check  # wrong types are refused by name
+    @no_type_check  # wrong types are reported below
     def __init__(self, world: GridWorld, p: float | int, size: int = 30, random_start: bool = False) -> None:
         """Builds the environment.
 
@@ -59,12 +59,12 @@ class HiddenAgent:
             world: the world, e.g. `GridWorld(FOUR_ROOMS)`.
             p: probability in [0, 1] that the agent is hidden.
             size: side of the frames in pixels, at least as many as the map has rows and columns.
-            random_start: True draws the first state uniformly from those that can be reached from the world's start,
-                closed ones excepted, and the agent is not told which unless it is seen.
+            random_start: whether to draw the first state uniformly from the open states reachable from the world's
+                start; the agent observes it only if it is not hidden.
         """
         if not isinstance(world, GridWorld):
             raise TypeError(
-                f"world: expected a GridWorld, got {type(world).__name__}. Of a map: GridWorld(FOUR_ROOMS)."
+                f"world: expected a GridWorld, got {type(world).__name__}. From a map: GridWorld(FOUR_ROOMS)."
             )
         if isinstance(p, bool) or not isinstance(p, numbers.Real):
             raise TypeError(f"p: expected a number, got {p!r} of type {type(p).__name__}.")
@@ -87,16 +87,16 @@ class HiddenAgent:
     def rollout(
         self, key: PRNGKeyArray, n_envs: int, horizon: int, policy: Float[Any, "n 4"] | None = None
     ) -> Walk:
-        """Runs `n_envs` independent episodes of `horizon` steps, that is `horizon + 1` observations each.
+        """Runs `n_envs` independent episodes of `horizon` steps, i.e. `horizon + 1` observations each.
 
-        The same key gives the same walks for every p, and a larger p hides the agent wherever a smaller one does.
+        The same key gives the same states for every p, and a larger p hides a superset of the steps.
 
         Args:
             key: a PRNG key, used here only.
             n_envs: number of episodes B.
             horizon: number of steps; the paper's is 250.
-            policy: π[s, a], rows that sum to one, which reads the *true* state; give it to `filter` too. None is the
-                uniformly random policy, the paper's.
+            policy: π[s, a], rows sum to one; it reads the *true* state, so pass it to `filter` too. None is the
+                uniformly random policy, as in the paper.
         """
         _check_integer("n_envs", n_envs)
         _check_integer("horizon", horizon)
@@ -111,21 +111,21 @@ class HiddenAgent:
         return Walk(state, hidden, jnp.concatenate([no_action, action], axis=1))
 
     def trajectories(self, walk: Walk) -> Trajectories:
-        """What the agent saw and did: one episode a row, each distinct frame stored once."""
+        """Returns the agent's observations and actions, one episode per row; each distinct frame is stored once."""
         first = jnp.zeros_like(walk.hidden).at[:, 0].set(True)
         observation = Indexed(values=jnp.asarray(self.frames), index=self._frame_ids(walk))
         return Trajectories(observation, walk.previous_action, first, jnp.ones_like(first))
 
     def images(self, walk: Walk) -> UInt8[Array, "B T {self.size} {self.size} 3"]:
-        """The observations as plain pictures. Large: `trajectories` holds the same in a fraction of the memory."""
+        """Returns the observations as images; `trajectories` holds the same in a fraction of the memory."""
         return take(self.frames, self._frame_ids(walk))
 
     def filter(self, walk: Walk, policy: Float[Any, "n 4"] | None = None) -> Float32[Array, "B T n"]:
-        """Pr(s_t | o_0, a_0, …, o_t) at every step, exactly; see `bayes_filter`.
+        """Pr(s_t | o_0, a_0, …, o_t) at every step; see `bayes_filter`.
 
         Args:
             walk: from `rollout`.
-            policy: the one given to `rollout`.
+            policy: the policy given to `rollout`.
         """
         seen = jnp.where(walk.hidden, HIDDEN, walk.state)
         tensor = self.world.transition_tensor()
@@ -143,7 +143,7 @@ def _check_integer(name: str, value: Any) -> None:
 
 
 def _first_states(world: GridWorld, random_start: bool) -> Float64[np.ndarray, " n"]:
-    """Uniform over what the world's start reaches without entering closed states, or all on the start."""
+    """Returns the uniform distribution over the states reachable from the start, or a point mass on it."""
     possible = (
         reachable(world.successors, world.start) if random_start else np.arange(world.n_states) == world.start
     )

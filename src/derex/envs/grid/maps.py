@@ -1,12 +1,12 @@
 """Grid maps as text, and generators of mazes, rooms and one-way doors.
 
-Characters: ``#`` wall; ``.`` or space floor; ``S`` floor where episodes start; ``^ > v <`` one-way doors, entered and
-left only in the arrow's direction. Cells outside of the map count as walls, so that it needs no frame.
-Floor cells are the states, numbered in reading order. Moves are numbered as in `MOVES`.
+Characters: ``#`` wall; ``.`` or space floor; ``S`` start; ``^ > v <`` one-way doors, entered and left only in the
+arrow's direction. Cells outside the map count as walls, so a map needs no frame. Floor cells are the states, numbered
+in reading order; moves are numbered as in `MOVES`.
 
-Generators return the same map for the same seed and arguments; every floor cell can be reached from the start. One-way
-doors make the chain asymmetric: symmetrising it, as the graph Laplacian must, loses structure that the SVD keeps
-(Section 1). Letters in shapes: H rows and W columns, n floor cells.
+Generators are deterministic in the seed, and every floor cell is reachable from the start. One-way doors make the
+chain asymmetric: symmetrising it, as the graph Laplacian must, loses structure that the SVD keeps (Section 1).
+Letters in shapes: H rows and W columns, n floor cells.
 """
 
 import textwrap
@@ -31,10 +31,10 @@ _CHARACTERS = frozenset(WALL + FLOOR + START + ARROWS)
 
 @dataclass(frozen=True)
 class Map:
-    """A rectangular picture of walls, floor and one-way doors.
+    """A rectangular map of walls, floor and one-way doors.
 
     Attributes:
-        name: what reports call the map.
+        name: name of the map in reports.
         rows: one string for each row; spaces are stored as ``.``.
     """
 
@@ -59,17 +59,17 @@ class Map:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(H, W): rows and columns of the picture."""
+        """(H, W): number of rows and columns."""
         return len(self.rows), len(self.rows[0])
 
     @cached_property
     def characters(self) -> np.ndarray:
-        """The picture as an (H, W) array of single characters."""
+        """The map as an (H, W) array of single characters."""
         return _frozen(np.array([list(row) for row in self.rows]))
 
     @cached_property
     def floor(self) -> Bool[np.ndarray, "H W"]:
-        """Where the agent can stand, one-way doors included."""
+        """True for floor cells, including one-way doors."""
         return _frozen(self.characters != WALL)
 
     @cached_property
@@ -82,7 +82,7 @@ class Map:
 
     @cached_property
     def positions(self) -> Int32[np.ndarray, "n 2"]:
-        """(row, column) of every floor cell, in reading order: the state's id is its place here."""
+        """(row, column) of every floor cell in reading order, indexed by state id."""
         return _frozen(np.argwhere(self.floor).astype(np.int32))
 
     @cached_property
@@ -100,7 +100,7 @@ class Map:
 
     @cached_property
     def successors(self) -> Int32[np.ndarray, "n 4"]:
-        """The state that each move leads to; a blocked move stays."""
+        """The next state for each state and move; a blocked move stays in place."""
         ids = np.pad(self.state_ids, 1, constant_values=-1)
         arrows = np.pad(self.arrows, 1, constant_values=TWO_WAY)
         here = self.positions + 1
@@ -133,7 +133,7 @@ class Map:
     def rooms(self) -> Int32[np.ndarray, " n"]:
         """The room of every state, numbered in reading order of their first cells; -1 for doors.
 
-        Rooms are what stays connected once every passage (`doorways`) and one-way door is taken out.
+        Rooms are the connected components after removing all passages (`doorways`) and one-way doors.
         """
         in_room = (self.doorways < 0) & (self.arrows == TWO_WAY)
         inside = in_room[self.positions[:, 0], self.positions[:, 1]]
@@ -144,11 +144,11 @@ class Map:
         return _frozen(rooms)
 
     def reachable(self, start: int | None = None) -> Bool[np.ndarray, " n"]:
-        """Which states some sequence of moves leads to from `start` (default: the map's own)."""
+        """Returns a mask of the states reachable from `start` (default: the map's start)."""
         return reachable(self.successors, self.start if start is None else start)
 
     def replace_cells(self, cells: dict[tuple[int, int], str], name: str | None = None) -> "Map":
-        """The same map with some cells redrawn: ``{(row, column): character}``."""
+        """Returns a copy with some cells replaced: ``{(row, column): character}``."""
         characters = self.characters.copy()
         for (row, column), character in cells.items():
             characters[row, column] = character
@@ -158,7 +158,7 @@ class Map:
 def reachable(
     successors: Int32[np.ndarray, "n 4"], start: int, allowed: Bool[np.ndarray, " n"] | None = None
 ) -> Bool[np.ndarray, " n"]:
-    """Which states can be reached from `start` by moves that stay among the `allowed` states."""
+    """Returns a mask of the states reachable from `start` through `allowed` states (default: all)."""
     table = successors.tolist()
     open_ = [True] * len(table) if allowed is None else allowed.tolist()
     found = np.zeros(len(table), dtype=bool)
@@ -225,15 +225,15 @@ _AXIS_ARROWS = {0: (ARROWS[0], ARROWS[2]), 1: (ARROWS[1], ARROWS[3])}
 def random_maze(
     seed: int, size: int = 13, loops: float | int = 0.1, one_way: float | int = 0.2, name: str | None = None
 ) -> Map:
-    """A maze of one-cell corridors: a spanning tree, extra openings, then one-way corridor cells.
+    """Generates a maze of one-cell corridors: a spanning tree, extra openings, then one-way corridor cells.
 
     Args:
-        seed: the same seed draws the same maze.
+        seed: seed of the generator.
         size: side of the square map, frame included; odd, at least 5.
         loops: fraction of the walls left by the spanning tree that are opened.
-        one_way: fraction of the corridor cells to turn into one-way doors. Fewer are drawn when more
-            would put a cell out of reach of the start.
-        name: name of the map; by default it says how the map was drawn.
+        one_way: fraction of the corridor cells to turn into one-way doors; fewer if more would make a
+            cell unreachable from the start.
+        name: name of the map; by default it contains the size and the seed.
     """
     if size < 5 or size % 2 == 0:
         raise ValueError(f"size: an odd number of at least 5 was expected, got {size}. Try {size | 1}.")
@@ -260,16 +260,16 @@ def random_rooms(
     one_way: float | int = 0.0,
     name: str | None = None,
 ) -> Map:
-    """Square rooms on a grid, with one door at a random place in each wall that two rooms share.
+    """Generates square rooms on a grid, with one randomly placed door in each shared wall.
 
     Args:
-        seed: the same seed draws the same map.
+        seed: seed of the generator.
         rows: rows of rooms.
         cols: columns of rooms.
         room: side of a room in cells, at least 2.
-        one_way: fraction of the doors to turn into one-way doors; a door stays two-way where both
-            directions would put a room out of reach of the start.
-        name: name of the map; by default it says how the map was drawn.
+        one_way: fraction of the doors to turn into one-way doors; a door stays two-way if both
+            directions would make a room unreachable from the start.
+        name: name of the map; by default it contains the size and the seed.
     """
     for argument, value, least in (("rows", rows, 1), ("cols", cols, 1), ("room", room, 2)):
         if value < least:
@@ -290,10 +290,10 @@ def random_rooms(
 
 
 def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
-    """Turns `n` doors or corridor cells of a map into one-way doors; all stays in reach of the start.
+    """Turns `n` doors or corridor cells into one-way doors, keeping every cell reachable from the start.
 
     Raises:
-        ValueError: when fewer than `n` doors can be turned without cutting a cell off.
+        ValueError: if fewer than `n` doors can be turned without making a cell unreachable.
     """
     if n < 0:
         raise ValueError(f"n: expected a number of doors >= 0, got {n}.")
@@ -302,14 +302,14 @@ def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
     turned, count = _turn_one_way(map, n, np.random.default_rng(seed))
     if count < n:
         raise ValueError(
-            f"n: only {count} doors of {map.name!r} could be made one-way with everything still in reach, "
-            f"asked for {n}. Ask for fewer, or try another seed."
+            f"n: only {count} doors of {map.name!r} could be made one-way without making a cell "
+            f"unreachable, expected {n}. Use a smaller n or another seed."
         )
     return Map(name or f"{map.name}, {n} one-way", turned.rows)
 
 
 def _turn_one_way(map: Map, n: int, rng: np.random.Generator) -> tuple[Map, int]:
-    """Turns up to `n` passages in random order, each in a random direction that cuts nothing off."""
+    """Turns up to `n` passages one-way, in random order and direction, keeping every cell reachable."""
     passages = _two_way_passages(map)
     turned = 0
     for index in rng.permutation(len(passages)):
@@ -325,13 +325,13 @@ def _turn_one_way(map: Map, n: int, rng: np.random.Generator) -> tuple[Map, int]
 
 
 def _two_way_passages(map: Map) -> list[tuple[int, int]]:
-    """Doors and corridor cells that are not one-way yet; the start is never one."""
+    """Returns the doors and corridor cells that are not one-way, excluding the start."""
     free = (map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start)
     return [(int(row), int(column)) for row, column in np.argwhere(free)]
 
 
 def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Walls to open so that a depth-first walk from the first of side x side cells meets them all."""
+    """Yields the walls that a random depth-first search opens to connect side x side cells."""
     seen = {(0, 0)}
     path = [(0, 0)]
     while path:
@@ -348,7 +348,7 @@ def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, i
 
 
 def _inner_walls(size: int) -> list[tuple[int, int]]:
-    """Cells between two neighbouring cells of the maze's lattice."""
+    """Returns the cells between two neighbouring cells of the maze's lattice."""
     return [(r, c) for r in range(1, size - 1) for c in range(1, size - 1) if (r + c) % 2 == 1]
 
 
