@@ -60,8 +60,12 @@ class GridWorld:
         """
         self.map = map
         self.n_states = len(map.positions)
-        self.slip = _check_slip(slip)
-        self.start = _check_start(map.start if start is None else int(start), self.n_states)
+        if not 0.0 <= slip <= 1.0:
+            raise ValueError(f"slip: a probability in [0, 1] was expected, got {slip}.")
+        self.slip = float(slip)
+        self.start = map.start if start is None else int(start)
+        if not 0 <= self.start < self.n_states:
+            raise ValueError(f"start: expected a state id in [0, {self.n_states - 1}], got {self.start}.")
         self.closed = _check_closed(closed, self.n_states, self.start)
         self.positions: Int32[np.ndarray, "n 2"] = map.positions
         self.rooms: Int32[np.ndarray, " n"] = map.rooms
@@ -193,18 +197,6 @@ def _cumulative_policy(policy: Any, n_states: int, n_actions: int) -> Float32[Ar
         )
     cumulative = np.cumsum(policy / policy.sum(axis=1, keepdims=True), axis=1)
     return jnp.asarray(cumulative[:, :-1], dtype=jnp.float32)
-
-
-def _check_slip(slip: float | int) -> float:
-    if not 0.0 <= slip <= 1.0:
-        raise ValueError(f"slip: a probability in [0, 1] was expected, got {slip}.")
-    return float(slip)
-
-
-def _check_start(start: int, n_states: int) -> int:
-    if not 0 <= start < n_states:
-        raise ValueError(f"start: expected a state id in [0, {n_states - 1}], got {start}.")
-    return start
 
 
 def _check_closed(closed: np.ndarray | None, n_states: int, start: int) -> Bool[np.ndarray, " n"]:

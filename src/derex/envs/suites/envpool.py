@@ -8,7 +8,6 @@ grids. Images are channels-last.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -156,7 +155,8 @@ def many(space: Any) -> spaces.ObservationReader:
         return spaces.ObservationReader(spec, lambda seen: np.ascontiguousarray(np.moveaxis(seen, 1, -1)))
     single = spaces.observations(space)
     if isinstance(space, Box):
-        return single._replace(read=_rows(single.spec))
+        shape, dtype = single.spec.shape, single.spec.dtype
+        return single._replace(read=lambda seen: np.asarray(seen, dtype).reshape(len(seen), *shape))
     return single._replace(read=lambda seen: np.stack([single.read(row) for row in seen]))
 
 
@@ -166,10 +166,6 @@ def _refuse_hanging(name: str, version: str) -> None:
             f"name: 'envpool:{name}' hangs in envpool {version}: for some seeds it never finds a grid. Use "
             f"'{minigrid.suite_of(name)}:{name}', which is slower."
         )
-
-
-def _rows(spec: Any) -> Callable[[Any], np.ndarray]:
-    return lambda seen: np.asarray(seen, spec.dtype).reshape(len(seen), *spec.shape)
 
 
 def _channels_first(space: Any) -> bool:

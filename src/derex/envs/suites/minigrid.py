@@ -81,10 +81,11 @@ def make(name: str) -> MiniGrid:
     view = env.observation_space["image"].shape
     if view != VIEW:
         raise ValueError(f"name: {name!r} shows {view}, expected {VIEW}.")
+    level: Any = env.unwrapped
     return MiniGrid(
         env,
         f"{suite}:{name}",
-        horizon=_horizon(env),
+        horizon=level.max_steps or longest(level.room_size, level.num_rows, level.num_cols),
         success_return=SUCCESS,
         seen=ObservationReader(OBSERVATION, read),
     )
@@ -120,8 +121,3 @@ def mission_words(mission: str) -> Int32[np.ndarray, " words"]:
 def longest(room_size: int, rows: int, columns: int) -> int:
     """Returns an upper bound on the length of a BabyAI episode in a grid of rows x columns rooms."""
     return _MOST_WALKS * room_size**2 * rows * columns
-
-
-def _horizon(env: Any) -> int:
-    level: Any = env.unwrapped
-    return level.max_steps or longest(level.room_size, level.num_rows, level.num_cols)

@@ -18,7 +18,6 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import spaces
-from derex.envs.suites import spaces as actions
 from derex.envs.suites.common import load, resized, split_number, unknown
 from derex.envs.suites.gymnasium import HORIZON, Gymnasium, made
 
@@ -144,4 +143,4 @@ def _buttons(env: Any) -> Callable[[Any], list[float]]:
         write = spaces.acts(env.action_space).write
         return lambda action: np.asarray(write(action), np.float32).tolist()
     pressed = [np.asarray(each, np.float32).tolist() for each in buttons]
-    return lambda action: pressed[actions.choice(action, len(pressed))]
+    return lambda action: pressed[spaces.choice(action, len(pressed))]

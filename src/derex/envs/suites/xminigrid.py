@@ -43,6 +43,7 @@ class XMiniGrid:
         from xminigrid.types import StepType, TimeStep
 
         self._env, self._params = xminigrid.make(base)
+        has_goal = not base.startswith("XLand") and base != "MiniGrid-Playground"
         self._time_step: Any = TimeStep
         self._first, self._nothing = StepType.FIRST, Tiles.EMPTY
         key = jax.random.key_data(jax.random.key(0))
@@ -52,7 +53,7 @@ class XMiniGrid:
             observation=Symbols(self._env.observation_shape(self._params), (NUM_TILES, NUM_COLORS)),
             action=Discrete(self._env.num_actions(self._params)),
             horizon=int(self._params.max_steps),
-            success_return=SUCCESS if _has_goal(base) else None,
+            success_return=SUCCESS if has_goal else None,
         )
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, UInt8[Array, "h w 2"]]:
@@ -93,7 +94,3 @@ def make(name: str) -> XMiniGrid:
 def names() -> list[str]:
     """Returns the names registered so far; `+carried` may be appended."""
     return sorted(load("xminigrid", "xminigrid").registered_environments())
-
-
-def _has_goal(name: str) -> bool:
-    return not name.startswith("XLand") and name != "MiniGrid-Playground"
