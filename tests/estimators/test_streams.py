@@ -226,7 +226,7 @@ def test_tests_to_the_end_of_equal_episodes_are_clocks(name, clocks):
     phases = np.arange(3) if name == "bounded" else future.draw_on_host(RNG, 3, steps)
     left = jnp.tile(jnp.arange(steps)[::-1], (3, 1))
     counter = Counter()
-    options = {"longest": 3} if name == "bounded" else {"longest": steps, "stretches": 1}
+    options = {"longest": 3} if name == "bounded" else {"longest": steps, "segments": 1}
     lengths = read_backwards(counter, jnp.zeros((3, steps, 1)), left, jnp.asarray(phases), **options)
     counted = np.asarray(left[:, :-1] >= future.needs)
     t, length = np.tile(np.arange(steps - 1), (3, 1))[counted], np.asarray(lengths)[:, 1:, 0][counted]

@@ -120,14 +120,14 @@ def split(f: Float[Array, "n k"], g: Float[Array, "n k"]) -> tuple[Half, Half]:
 # --- distinct rows -------------------------------------------------------------------------------------------------
 
 
-class DistinctRows(NamedTuple):
+class UniqueRows(NamedTuple):
     """The distinct rows of an array: the index where each first appears, and which of them every row is."""
 
     first: Int[np.ndarray, " m"]
     inverse: Int[np.ndarray, " n"]
 
 
-def find_distinct_rows(rows: np.ndarray, most: int) -> DistinctRows | None:
+def find_distinct_rows(rows: np.ndarray, most: int) -> UniqueRows | None:
     """Finds the distinct rows if there are at most `most`, else None; stops reading once there are more."""
     row_bytes = rows[:1].nbytes
     size = min(HASH_ROWS, max(1, HASH_BYTES // row_bytes))
@@ -144,7 +144,7 @@ def find_distinct_rows(rows: np.ndarray, most: int) -> DistinctRows | None:
         part = slice(start, start + size)
         if not np.array_equal(rows[part], rows[first[inverse[part]]]):
             return None
-    return DistinctRows(first.astype(np.int32), inverse.astype(np.int32))
+    return UniqueRows(first.astype(np.int32), inverse.astype(np.int32))
 
 
 def hash_rows(rows: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
@@ -244,7 +244,7 @@ class PairData:
     ):
         self.x, self.y, self.dtypes, self.rng, self.key = x, y, dtypes, rng, key
         self.half, self.chunk = batch_size // 2, CHUNK_STEPS
-        self.distinct_x: DistinctRows | None = None
+        self.distinct_x: UniqueRows | None = None
         self.counted: tuple[np.ndarray, np.ndarray] | None = None  # indices of the distinct pairs, and counts
         self.source: Source = GivenRows()
         if fits_device((x, y), dtypes):

@@ -73,7 +73,7 @@ INITIAL_DEVIATION = 0.1
 # --- batches -------------------------------------------------------------------------------------------------------
 
 
-class StreamBatch(NamedTuple):
+class TrajectoryBatch(NamedTuple):
     """The streams of one update and the random phases of their tests."""
 
     trajectories: Trajectories  # observations that recur are given by their indices
@@ -86,11 +86,11 @@ class StreamSource(eqx.Module):
     values: Any  # observations that recur, or None
     future: Future = eqx.field(static=True)
 
-    def halves(self, item: StreamBatch, networks: HistoryNetworks) -> tuple[Half, Half]:
+    def halves(self, item: TrajectoryBatch, networks: HistoryNetworks) -> tuple[Half, Half]:
         return split_halves(*self.encode(item, networks))
 
     def encode(
-        self, item: StreamBatch, networks: HistoryNetworks
+        self, item: TrajectoryBatch, networks: HistoryNetworks
     ) -> tuple[Float[Array, "b t k"], Float[Array, "b t k"], Float[Array, "b t"]]:
         """Computes f(h_t), g(τ_t) and whether the pair counts, for every step but the last."""
         trajectories = item.trajectories
@@ -121,7 +121,7 @@ class StreamData:
         step_bytes = sum(leaf[:1].nbytes for leaf in jax.tree.leaves(self.streams)) * self.batch_size
         self.chunk = int(np.clip(CHUNK_BYTES // step_bytes, 1, CHUNK_STEPS))
 
-    def items(self, start: int, steps: int) -> StreamBatch:
+    def items(self, start: int, steps: int) -> TrajectoryBatch:
         """Draws the batches of updates start, …, start + steps - 1; a draw depends on the update's number alone."""
         indices, phases = [], []
         for step in range(start, start + steps):
@@ -130,7 +130,7 @@ class StreamData:
             phases.append(self.future.draw_on_host(rng, self.batch_size, self.streams.shape[1]))
         return self._gather(np.stack(indices), np.stack(phases))
 
-    def sample(self, most: int) -> list[StreamBatch]:
+    def sample(self, most: int) -> list[TrajectoryBatch]:
         """Returns batches of at most `most` of the useful trajectories, each once."""
         rng = np.random.default_rng([self.seed, 1 << 32])
         chosen = self.useful if len(self.useful) <= most else rng.choice(self.useful, most, replace=False)
@@ -138,12 +138,12 @@ class StreamData:
         parts = range(0, len(chosen), self.batch_size)
         return [self._gather(*(a[i : i + self.batch_size] for a in (chosen, phases))) for i in parts]
 
-    def _gather(self, indices: np.ndarray, phases: np.ndarray) -> StreamBatch:
-        return StreamBatch(trajectories_to_device(self.streams.rows(indices)), jnp.asarray(phases))
+    def _gather(self, indices: np.ndarray, phases: np.ndarray) -> TrajectoryBatch:
+        return TrajectoryBatch(trajectories_to_device(self.streams.rows(indices)), jnp.asarray(phases))
 
 
 def encode_pairs(
-    source: StreamSource, batches: list[StreamBatch], networks: HistoryNetworks
+    source: StreamSource, batches: list[TrajectoryBatch], networks: HistoryNetworks
 ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k"]]:
     """Computes f and g of all pairs that count."""
     f, g = [], []
@@ -156,7 +156,7 @@ def encode_pairs(
 
 @eqx.filter_jit
 def _encode_batch(
-    source: StreamSource, item: StreamBatch, networks: HistoryNetworks
+    source: StreamSource, item: TrajectoryBatch, networks: HistoryNetworks
 ) -> tuple[Array, Array, Array]:
     return source.encode(item, networks)
 
