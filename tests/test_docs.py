@@ -6,6 +6,7 @@ them. A command that needs a package or a server that is not here must be refuse
 without a language are shell commands; `text` and `bibtex` blocks are not code.
 """
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -64,6 +65,17 @@ def find_blocks(file: Path) -> Iterator[Block]:
     text = file.read_text(encoding="utf-8")
     for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
         yield Block(file, text[: match.start()].count("\n") + 1, match.group(1), match.group(2))
+
+
+def find_imports(code: str) -> str:
+    """The imports of the example that a block is an excerpt of; nothing where it is none."""
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        text = example.read_text(encoding="utf-8")
+        if any(line in text for line in re.findall(r"^class .*", code, re.M)):
+            tree = ast.parse(text)
+            imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            return ast.unparse(ast.Module(imports, []))
+    return ""
 
 
 def make_names() -> dict[str, Any]:
@@ -163,7 +175,9 @@ def run_command(
         arguments += ["--help"]
     if folder:
         monkeypatch.syspath_prepend(ROOT / folder.split()[1])
-    missing = "--help" not in arguments and (is_missing(line) or any(word in unmade for word in arguments))
+    missing = "--help" not in arguments and (
+        is_missing(line) or (arguments[0] != "train" and any(word in unmade for word in arguments))
+    )
     try:
         code = cli.main(arguments)
     except SystemExit as stop:
@@ -200,6 +214,7 @@ def test_blocks_run(
         if block.language == "python":
             if match := re.match(r"# (\w+\.py):", block.code):
                 Path(match.group(1)).write_text(block.code)
+            exec(find_imports(block.code), names)
             code = compile(shrink(block.code), f"{file.name}:{block.line}", "exec")
             exec(code, names)
             continue

@@ -257,7 +257,7 @@ def test_too_few_streams_are_refused_before_anything_is_written(env: str, tmp_pa
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("recall-1,", "nothing before or behind"),
+        ("recall-1,", "empty item"),
         ("recall-1,recall-1", "more than once"),
         ("recall-1,recal-2", "there is no environment 'recal-2'. Did you mean 'recall-2'"),
         ("recall-1,catch", r"Discrete\(n=4\) in recall-1; Discrete\(n=3\) in catch"),

@@ -128,7 +128,7 @@ def test_help_shows_the_options_of_the_method(
     ("arguments", "says"),
     [
         (("--env", "catc"), "there is no environment 'catc'. Did you mean 'catch'?"),
-        (("--env", "rooms-chain-0"), "expected a number from 1 to 1000"),
+        (("--env", "rooms-chain-0"), "expected 1 to 1000"),
         (("--env", "catch", "--method", "drex"), "Did you mean 'derex'?"),
         (
             ("--env", "catch", "--form", "state"),

@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, write_
 def test_what_does_not_fit_is_refused(tmp_path: Path, runs: dict[str, Path], write_run: WriteRun) -> None:
     with pytest.raises(ValueError, match="holds no run of derex train"):
         restore_agents(tmp_path)
-    with pytest.raises(CheckpointError, match="those of the steps"):
+    with pytest.raises(CheckpointError, match="Available steps"):
         restore_agents(runs["lstm"], 7)
     with pytest.raises(ValueError, match="has the seeds 3, 4; got 0"):
         restore_agents(runs["gaussian"]).network_of(0)
@@ -223,8 +223,8 @@ def test_video_from_the_command_line(
     ("arguments", "says"),
     [
         (("eval", "{run}", "--episodes", "0"), "--episodes: expected 1 to 10000000, got 0"),
-        (("eval", "{run}", "--seed", "-1"), "--seed: expected 0 or more"),
-        (("eval", "{run}", "--checkpoint", "7"), "has those of the steps"),
+        (("eval", "{run}", "--seed", "-1"), "--seed: expected 0"),
+        (("eval", "{run}", "--checkpoint", "7"), "Available steps"),
         (("eval", "{run}", "--checkpoint", "newest"), "--checkpoint: expected latest, best, or a step"),
         (("eval", "{out}"), "holds no run of derex train"),
         (("eval",), "folder of the run (required)"),
@@ -238,7 +238,7 @@ def test_video_from_the_command_line(
         (("export", "{run}", "--out", "{run}"), "is not empty and holds no exported agent"),
         (("export", "{run}", "--out", "{run}/config.json"), "is a file; give a folder"),
         (("export", "{run}", "--out", "{out}", "--agent", "9"), "has the seeds 3, 4; got 9"),
-        (("export", "{run}", "--out", "{out}", "--checkpoint", "3"), "has those of the steps"),
+        (("export", "{run}", "--out", "{out}", "--checkpoint", "3"), "Available steps"),
     ],
 )
 def test_bad_input_is_2_and_nothing_is_written(
