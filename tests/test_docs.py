@@ -74,7 +74,7 @@ def find_imports(code: str) -> str:
         if any(line in text for line in re.findall(r"^class .*", code, re.M)):
             tree = ast.parse(text)
             imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-            return ast.unparse(ast.Module(imports, []))
+            return "\n".join(map(ast.unparse, imports))
     return ""
 
 
