@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from derex.envs.suites import atari as suite
-from derex.envs.suites.common import resized
+from derex.envs.suites.common import resize
 from derex.types import Discrete
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def test_frames_rewards_and_ends():
     assert env.spec.horizon == 27_000
     plain = gymnasium.make("ALE/Breakout-v5", frameskip=1, obs_type="grayscale", disable_env_checker=True)
     seen, frame = env.begin(5), plain.reset(seed=5)[0]
-    stack = [resized(frame[..., None], 84, 84)] * 4
+    stack = [resize(frame[..., None], 84, 84)] * 4
     random, total = np.random.default_rng(0), 0.0
     for _ in range(2000):
         np.testing.assert_array_equal(seen, np.concatenate(stack, axis=-1))
@@ -29,7 +29,7 @@ def test_frames_rewards_and_ends():
             frame, reward, over, _, _ = plain.step(action)
             frames.append(frame)
             points += float(reward)
-        stack = [*stack[1:], resized(np.max(frames[-2:], axis=0)[..., None], 84, 84)]
+        stack = [*stack[1:], resize(np.max(frames[-2:], axis=0)[..., None], 84, 84)]
         assert (step.reward, step.terminated, step.truncated) == (points, over, False)
         seen, total = step.observation, total + points
         if over:

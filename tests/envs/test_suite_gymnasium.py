@@ -12,8 +12,6 @@ import pytest
 from derex.envs.suites import common as support
 from derex.envs.suites import common as words
 from derex.envs.suites import gymnasium as suite
-from derex.envs.suites import spaces
-from derex.envs.suites import spaces as actions
 from derex.types import Box, Discrete, MultiDiscrete, Symbols, Words
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -120,7 +118,7 @@ def test_every_space_of_observations():
             "pair": make.Tuple((make.Discrete(2), make.Dict({"deep": make.Box(0, 1, (1,))}))),
         }
     )
-    part = spaces.observations(space)
+    part = suite.make_reader(space)
     assert part.spec == {
         "vector": jax.ShapeDtypeStruct((2,), np.float32),
         "single": jax.ShapeDtypeStruct((), np.float32),
@@ -144,7 +142,7 @@ def test_every_space_of_observations():
         np.testing.assert_array_equal(seen["grey"][..., 0], drawn["grey"])
         np.testing.assert_array_equal(seen["text"], words.encode(drawn["text"], Words()))
     with pytest.raises(TypeError, match=r"observation_space: Graph .*ObservationWrapper"):
-        spaces.observations(make.Graph(make.Discrete(2), None))
+        suite.make_reader(make.Graph(make.Discrete(2), None))
 
 
 def test_every_space_of_actions():
@@ -159,13 +157,13 @@ def test_every_space_of_actions():
         (make.Box(-np.inf, np.inf, (1,)), Box(1)),
         (make.Box(0, 7, (2,), np.int32), Box(2)),
     ):
-        acted = spaces.acts(space)
+        acted = suite.make_writer(space)
         assert acted.spec == spec
         random = np.random.default_rng(0)
         for _ in range(50):
             assert space.contains(acted.write(drawn(spec, random)))
     with pytest.raises(TypeError, match=r"action_space: Dict .*ActionWrapper"):
-        spaces.acts(make.Dict({"a": make.Discrete(2)}))
+        suite.make_writer(make.Dict({"a": make.Discrete(2)}))
 
 
 def drawn(spec: Any, random: np.random.Generator) -> np.ndarray:
@@ -177,7 +175,7 @@ def drawn(spec: Any, random: np.random.Generator) -> np.ndarray:
 
 
 def test_ranges():
-    bounds = actions.make_range(
+    bounds = support.make_range(
         np.asarray([0.0, -np.inf, -np.inf, 5.0, 50.0]), np.asarray([4.0, np.inf, 3.0, np.inf, np.inf])
     )
     np.testing.assert_array_equal(bounds.low, [0, -10, -17, 5, 50])
@@ -186,7 +184,7 @@ def test_ranges():
     np.testing.assert_array_equal(bounds.scaled(np.full(5, 9.0)), bounds.high)
     np.testing.assert_array_equal(bounds.scaled(np.full(5, -9)), bounds.low)
     with pytest.raises(ValueError, match="low <= high"):
-        actions.make_range(np.asarray([1.0]), np.asarray([0.0]))
+        support.make_range(np.asarray([1.0]), np.asarray([0.0]))
 
 
 def test_names():

@@ -253,12 +253,12 @@ def test_messages_have_a_largest_size(serve):
 def test_only_this_machine_without_a_certificate(tmp_path):
     for address in ("example.org:10000", "192.0.2.7:10000"):
         with pytest.raises(ValueError, match=r"is another machine.*DEREX_HARD8_CERTIFICATE"):
-            line.credentials(Options(address))
+            Options(address).credentials()
     for address in ("localhost:1", "127.0.0.1:10000", "127.3.2.1:10000", "[::1]:10000"):
-        assert line.credentials(Options(address)) is not None
+        assert Options(address).credentials() is not None
     file = tmp_path / "roots.pem"
     file.write_bytes(b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n")
-    assert line.credentials(Options("example.org:10000", certificate=str(file))) is not None
+    assert Options("example.org:10000", certificate=str(file)).credentials() is not None
 
 
 def test_options(monkeypatch):

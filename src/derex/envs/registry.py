@@ -88,7 +88,7 @@ def _in_derex(module: str, *fields: Any, **more: Any) -> Suite:
 
 
 SUITES: dict[str, Suite] = {
-    "jax": _in_derex("user", "", "one of your own, in JAX", "jax:package.module:Class", False),
+    "jax": Suite("derex.envs.suites", "", "one of your own, in JAX", "jax:package.module:Class", False),
     "gymnax": _in_derex(
         "gymnax", "gymnax", "bsuite, MinAtar, classic control", "gymnax:DeepSea-bsuite", False
     ),

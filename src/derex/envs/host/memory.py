@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import tempfile
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -17,81 +18,65 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 
 from derex.envs.interface import action_struct
-from derex.types import EnvironmentSpec
+from derex.types import EnvironmentSpec, TimeStep
 
 ALIGNMENT = 64  # bytes: a cache line, and what JAX needs to use an array without a copy
-
-
-class RowLayout(NamedTuple):
-    """Shapes and dtypes of a row; can be pickled."""
-
-    observation: tuple[tuple[tuple[int, ...], str], ...]
-    """shape and dtype of each part, in the order of the tree's leaves"""
-    action: tuple[tuple[int, ...], str]
-    streams: int
-
-    def arrays(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each array of `SharedRows`, the parts of the observation first."""
-        flag, others = ((), "?"), [((), "i4"), ((), "i8")]
-        rows = [*self.observation, ((), "f4"), flag, flag, flag, self.action, flag, *others]
-        return [((self.streams, *shape), dtype) for shape, dtype in rows]
 
 
 class SharedRows(NamedTuple):
     """The shared arrays, one row for each stream. Workers write all but `action` and `skip`."""
 
-    observation: tuple[Shaped[np.ndarray, "n ..."], ...]
+    observation: tuple[Shaped[Any, "n ..."], ...]
     """parts in the order of the tree's leaves"""
-    reward: Float32[np.ndarray, " n"]
-    terminated: Bool[np.ndarray, " n"]
-    truncated: Bool[np.ndarray, " n"]
-    first: Bool[np.ndarray, " n"]
-    action: Shaped[np.ndarray, "n *action"]
+    reward: Float32[Any, " n"]
+    terminated: Bool[Any, " n"]
+    truncated: Bool[Any, " n"]
+    first: Bool[Any, " n"]
+    action: Shaped[Any, "n *action"]
     """written by the parent"""
-    skip: Bool[np.ndarray, " n"]
+    skip: Bool[Any, " n"]
     """written by the parent: do not step this stream now"""
-    elapsed: Int32[np.ndarray, " n"]
+    elapsed: Int32[Any, " n"]
     """initial step count of the next episode; written by the parent, reset to 0 by the worker"""
-    episode: Int64[np.ndarray, " n"]
+    episode: Int64[Any, " n"]
     """episodes begun; incremented before the environment is called"""
 
-    def select(self, rows: slice) -> SharedRows:
-        """Some of the rows; the same memory."""
-        return jax.tree.map(lambda array: array[rows], self)
 
+def make_row_layout(spec: EnvironmentSpec, streams: int) -> SharedRows:
+    """Shapes and dtypes of the arrays for `streams` streams of an environment; can be pickled."""
 
-def make_row_layout(spec: EnvironmentSpec, streams: int) -> RowLayout:
-    """The layout for `streams` streams of an environment."""
-    parts, action = jax.tree.leaves(spec.observation), action_struct(spec)
-    observation, (last,) = (
-        tuple((tuple(leaf.shape), np.dtype(leaf.dtype).str) for leaf in leaves)
-        for leaves in (parts, [action])
+    def rows(dtype: Any, *shape: int) -> Any:
+        return jax.ShapeDtypeStruct((streams, *shape), dtype)
+
+    parts = tuple(rows(leaf.dtype, *leaf.shape) for leaf in jax.tree.leaves(spec.observation))
+    flag, action = rows(bool), action_struct(spec)
+    actions = rows(action.dtype, *action.shape)
+    return SharedRows(
+        parts, rows(np.float32), flag, flag, flag, actions, flag, rows(np.int32), rows(np.int64)
     )
-    return RowLayout(observation, last, streams)
 
 
 class SharedMemory:
     """An unnamed file and the arrays in it."""
 
-    def __init__(self, layout: RowLayout, file: int | None = None):
+    def __init__(self, layout: SharedRows, file: int | None = None):
         """Creates the memory, all zeros; or maps the existing memory behind the descriptor `file`."""
-        arrays, offsets, size = layout.arrays(), [], 0
-        for shape, dtype in arrays:
-            offsets.append(size)
-            size += -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
-        self.layout = layout
-        self.file = _create_file(size) if file is None else file
+        leaves, structure = jax.tree.flatten(layout)
+        sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves]
+        *starts, size = accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0)
+        self.layout, self.file = layout, open_unnamed_file("derex-streams-") if file is None else file
         try:
+            if file is None:
+                os.ftruncate(self.file, size)
             memory = mmap.mmap(self.file, size)
         except BaseException:
             os.close(self.file)
             raise
         views = [
-            np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
-            for offset, (shape, dtype) in zip(offsets, arrays, strict=True)
+            np.frombuffer(memory, leaf.dtype, math.prod(leaf.shape), start).reshape(leaf.shape)
+            for leaf, start in zip(leaves, starts, strict=True)
         ]
-        parts = len(layout.observation)
-        self.rows = SharedRows(tuple(views[:parts]), *views[parts:])
+        self.rows: SharedRows = jax.tree.unflatten(structure, views)
 
     def close(self) -> None:
         """Closes the file; the memory is freed with the last array that refers to it."""
@@ -100,35 +85,22 @@ class SharedMemory:
             self.file = -1
 
 
-def _create_file(size: int) -> int:
-    """Opens an unnamed file, in memory where the system supports it."""
+def open_unnamed_file(prefix: str) -> int:
+    """Opens an unnamed file, in memory where the system supports it; returns its descriptor."""
     if hasattr(os, "memfd_create"):
-        file = os.memfd_create("derex-streams", os.MFD_CLOEXEC)
-    else:
-        file, path = tempfile.mkstemp(prefix="derex-streams-")
-        os.unlink(path)
-    try:
-        os.ftruncate(file, size)
-    except BaseException:
-        os.close(file)
-        raise
+        return os.memfd_create(prefix, os.MFD_CLOEXEC)
+    file, path = tempfile.mkstemp(prefix=prefix)
+    os.unlink(path)
     return file
 
 
-class HostSteps(NamedTuple):
-    """One step of a group of streams, as arrays to fill; with leading axes, several. See `TimeStep`."""
+class HostSteps(TimeStep):
+    """`TimeStep` of a group of streams, as numpy arrays to fill; with leading axes, several steps.
 
-    observation: tuple[Shaped[Any, "*n ..."], ...]
-    """parts in the order of the tree's leaves"""
-    reward: Float32[Any, "*n"]
-    discount: Float32[Any, "*n"]
-    truncated: Bool[Any, "*n"]
-    first: Bool[Any, "*n"]
+    The observation is a tuple of its parts, in the order of the tree's leaves.
+    """
 
-    @property
-    def last(self) -> Bool[Any, "*n"]:
-        """Whether the episode ends here."""
-        return (self.discount == 0) | self.truncated
+    __slots__ = ()
 
     def at(self, t: int) -> HostSteps:
         """Views of the arrays at one index of the first axis."""

@@ -11,14 +11,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, Shaped
 
 from derex.envs.host.memory import HostSteps, SharedMemory, make_row_layout
-from derex.envs.host.process import CLOSING_SECONDS, Fault, WorkerProcess
-from derex.envs.host.worker import Key, StreamSetup, pickle_source
+from derex.envs.host.worker import CLOSING_SECONDS, Fault, Key, StreamSetup, WorkerProcess, pickle_source
 from derex.envs.interface import HostEnvironment
 from derex.envs.wrappers import EpisodeSums
 from derex.types import EnvironmentSpec
@@ -73,12 +74,11 @@ class EpisodeCounter:
         self, shortened: Bool[np.ndarray, " n"], success_return: float | Float[np.ndarray, " n"] | None
     ):
         """`shortened`: whose first episode has less than the full time limit; `success_return`: of all or of each."""
-        n = len(shortened)
+        none, zero = np.zeros(len(shortened), np.int64), np.zeros(len(shortened))
         self._threshold = np.inf if success_return is None else success_return
-        self._whole = ~shortened
-        self._begun = np.zeros(n, bool)
-        self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
-        self._sums = _zero_sums(n)
+        self._whole, self._begun = ~shortened, np.zeros_like(shortened)
+        self._return, self._length = zero.copy(), none.copy()
+        self._sums = EpisodeSums(none, zero, none, none)  # type: ignore[arg-type]
 
     def add(self, step: HostSteps, cut: Bool[np.ndarray, " n"]) -> None:
         """Adds one step of all streams; `cut`: which episodes a fault has truncated there."""
@@ -88,10 +88,10 @@ class EpisodeCounter:
             self._whole |= step.first & self._begun  # only the very first episode is shortened
             self._begun |= step.first
             self._return[step.first], self._length[step.first] = 0.0, 0
-        last = step.last
+        last, sums = step.last, self._sums
         if not last.any():  # usually
             return
-        counted, sums = last & self._whole & ~cut, self._sums
+        counted = last & self._whole & ~cut
         self._sums = EpisodeSums(
             sums.episodes + counted,
             sums.returns + np.where(counted, self._return, 0.0),
@@ -101,13 +101,8 @@ class EpisodeCounter:
 
     def take(self) -> EpisodeSums:
         """Returns the sums of each stream since the last call, as numpy arrays."""
-        sums, self._sums = self._sums, _zero_sums(len(self._whole))
+        sums, self._sums = self._sums, jax.tree.map(np.zeros_like, self._sums)
         return sums
-
-
-def _zero_sums(n: int) -> EpisodeSums:
-    none, zero = np.zeros(n, np.int64), np.zeros(n)
-    return EpisodeSums(none, zero, none, none)  # type: ignore[arg-type]
 
 
 class WorkerFailed(ChildProcessError):
@@ -177,8 +172,8 @@ class Pool:
         options: PoolOptions,
         notify: Callable[..., None] = lambda event, **details: None,
         *,
-        elapsed: Int[np.ndarray, " n"] | None = None,
-        begun: Int[np.ndarray, " n"] | None = None,
+        elapsed: Int[np.ndarray, " n"] | int = 0,
+        begun: Int[np.ndarray, " n"] | int = 0,
     ):
         """Starts all workers and waits for their environments.
 
@@ -186,8 +181,8 @@ class Pool:
             streams: what to run.
             options: how.
             notify: called at every restart with the name of the event, and details by name.
-            elapsed: initial step count of each first episode, for its time limit; None: 0.
-            begun: episodes of each stream that were begun in an earlier run and are not repeated; None: 0.
+            elapsed: initial step count of each first episode, for its time limit.
+            begun: episodes of each stream that were begun in an earlier run and are not repeated.
         """
         self.spec, self.groups, self.options, self._notify = streams.spec, streams.groups, options, notify
         total = sum(streams.groups)
@@ -196,15 +191,14 @@ class Pool:
                 f"streams: expected a source and a key for each stream of the groups {streams.groups}, at least one "
                 f"stream in each; got {len(streams.sources)} sources and {len(streams.keys)} keys."
             )
-        ends = np.cumsum(streams.groups)
-        self._places = [slice(int(end) - size, int(end)) for end, size in zip(ends, self.groups, strict=True)]
+        ends = np.cumsum(streams.groups).tolist()
+        self._places = [slice(end - size, end) for end, size in zip(ends, self.groups, strict=True)]
         self._memory = SharedMemory(make_row_layout(streams.spec, total))
-        self._rows = self._memory.rows
-        self._parts = [self._rows.select(place) for place in self._places]
-        self._rows.elapsed[:] = 0 if elapsed is None else elapsed
-        self.shortened = self._rows.elapsed > 0
+        self._rows = rows = self._memory.rows
+        self._parts = [jax.tree.map(itemgetter(place), rows) for place in self._places]
+        rows.elapsed[:], rows.episode[:] = elapsed, begun
+        self.shortened = rows.elapsed > 0
         """whose first episode has less than the full time limit"""
-        self._rows.episode[:] = 0 if begun is None else begun
         self._over = np.ones(total, bool)  # whose episode has ended, or has not begun
         self._orphan, self._cut = np.zeros(total, bool), np.zeros(total, bool)
         self.restarts = 0
@@ -272,14 +266,12 @@ class Pool:
     def close(self) -> None:
         """Ends all workers and frees the memory; may be called again."""
         processes = [worker.process for worker in self._workers]
-        if self._spare is not None:
-            self._spare.kill()
         for process in processes:
             process.close()
         deadline = time.monotonic() + CLOSING_SECONDS
         for process in processes:
             process.wait(deadline)
-        for process in processes:
+        for process in [*processes, *filter(None, [self._spare])]:
             process.kill()
         self._workers, self._spare = [], None
         self._memory.close()
@@ -316,20 +308,17 @@ class Pool:
         if worker.asked == worker.answered:  # it was idle
             worker.process.heard = time.monotonic()
         worker.asked.add(group)
-        if group in worker.faulty and self._cut_orphans(worker, group):
-            worker.answered.add(group)
-        else:
-            worker.process.ask(group)
-
-    def _cut_orphans(self, worker: _Worker, group: int) -> bool:
-        """Truncates the episodes that were open in a previous process; returns whether these are the whole group."""
-        rows = worker.rows[group]
-        cut = self._orphan[rows] & ~self._over[rows]
-        self._orphan[rows] = False
-        self._cut[rows] = self._rows.skip[rows] = cut
-        if not cut.any():
-            worker.faulty.discard(group)
-        return bool(cut.all())
+        if group in worker.faulty:
+            rows = worker.rows[group]
+            cut = self._orphan[rows] & ~self._over[rows]
+            self._orphan[rows] = False
+            self._cut[rows] = self._rows.skip[rows] = cut
+            if not cut.any():
+                worker.faulty.discard(group)
+            if cut.all():
+                worker.answered.add(group)
+                return
+        worker.process.ask(group)
 
     def _wait(self, worker: _Worker, group: int) -> None:
         """Waits until the group is stepped, by this process of the worker or by a restarted one."""
@@ -353,7 +342,17 @@ class Pool:
     def _restart(self, worker: _Worker, fault: Fault) -> None:
         """Gives the worker a new process, which does the steps that were started."""
         while True:
-            self._charge(worker, fault)
+            details = {"worker": worker.number, "why": fault.why, "streams": len(worker.streams)}
+            if worker.restarts_left < 1:
+                self._notify("worker failed", **details, trace=fault.trace)
+                raise WorkerFailed(
+                    f"env: a worker of {self.spec.name} {fault.why}, after {self.options.restarts} restarts in a row "
+                    "(--worker-restarts)."
+                    + (f" Its own traceback:\n{fault.trace.rstrip()}" if fault.trace else "")
+                )
+            worker.restarts_left -= 1
+            self.restarts += 1
+            self._notify("worker restarted", **details, trace=fault.trace)
             worker.process.kill()
             worker.process = self._spare or WorkerProcess(self._memory)
             self._spare = None
@@ -369,16 +368,3 @@ class Pool:
         worker.faulty = set(worker.rows)
         for group in sorted(worker.asked - worker.answered):
             self._ask(worker, group)
-
-    def _charge(self, worker: _Worker, fault: Fault) -> None:
-        details = {"worker": worker.number, "why": fault.why, "streams": len(worker.streams)}
-        if worker.restarts_left < 1:
-            self._notify("worker failed", **details, trace=fault.trace)
-            raise WorkerFailed(
-                f"env: a worker of {self.spec.name} {fault.why}, after {self.options.restarts} restarts in a row "
-                "(--worker-restarts)."
-                + (f" Its own traceback:\n{fault.trace.rstrip()}" if fault.trace else "")
-            )
-        worker.restarts_left -= 1
-        self.restarts += 1
-        self._notify("worker restarted", **details, trace=fault.trace)

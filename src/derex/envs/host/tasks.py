@@ -36,7 +36,7 @@ class HostTask(NamedTuple):
     spec: EnvironmentSpec
     many: Callable[[int, int], Any] | None = None
     """(n, seed) -> a vector environment, if the suite has them"""
-    layout: ObservationPadding | None = None
+    padding: ObservationPadding | None = None
     """pads the observations of `many` to those of `spec`"""
     tasks: tuple[HostTask, ...] = ()
     """of several tasks: each of them, padded; `source` is that of the first"""
@@ -53,13 +53,9 @@ def make_host_task(name: str, previous_reward: bool = False) -> HostTask:
     if not registry.is_host(name):
         registry.make_host(name)  # raises the error that explains why
     module = registry.SUITES[suite].module
-    source: Source = partial(_make, module, rest)
-    if previous_reward:
-        return HostTask(
-            name, partial(make_with_previous_reward, source), add_reward_part(_spec(module, rest))
-        )
     many = getattr(importlib.import_module(module), "make_many", None)
-    return HostTask(name, source, _spec(module, rest), many and partial(many, rest))
+    task = HostTask(name, partial(_make, module, rest), _spec(module, rest), many and partial(many, rest))
+    return _add_reward(task) if previous_reward else task
 
 
 def make_host_tasks(name: str, names: Sequence[str], previous_reward: bool = False) -> HostTask:
@@ -73,24 +69,35 @@ def make_host_tasks(name: str, names: Sequence[str], previous_reward: bool = Fal
     Raises:
         ValueError: the environments cannot be merged.
     """
-    own = [make_host_task(each) if registry.is_host(each) else _make_jax_task(each) for each in names]
+    own = [
+        make_host_task(each)
+        if registry.is_host(each)
+        else HostTask(each, partial(JaxTask, each), JaxTask(each).spec)
+        for each in names
+    ]
     spec = merge_specs(name, [task.spec._replace(name=task.name) for task in own])
     tasks = tuple(make_padded_task(task, spec.observation, previous_reward) for task in own)
     return HostTask(name, tasks[0].source, add_reward_part(spec) if previous_reward else spec, tasks=tasks)
 
 
 def make_padded_task(task: HostTask, parts: dict[str, Any], previous_reward: bool) -> HostTask:
-    """The task with the observation parts of all tasks; with the previous reward it runs in workers only."""
-    source: Source = partial(make_padded_host, task.name, task.source, parts)
-    spec = task.spec._replace(name=task.name, observation=parts)
-    if previous_reward:
-        return HostTask(task.name, partial(make_with_previous_reward, source), add_reward_part(spec))
-    return HostTask(task.name, source, spec, task.many, make_padding(task.spec, parts))
+    """The task with the observation parts of all tasks."""
+    padded = HostTask(
+        task.name,
+        partial(make_padded_host, task.name, task.source, parts),
+        task.spec._replace(name=task.name, observation=parts),
+        task.many,
+        make_padding(task.spec, parts),
+    )
+    return _add_reward(padded) if previous_reward else padded
 
 
-def make_padded_host(
-    name: str, source: Callable[[], HostEnvironment], parts: dict[str, Any]
-) -> MappedHostEnvironment:
+def _add_reward(task: HostTask) -> HostTask:
+    """The task with the previous reward in its observation; it runs in workers only."""
+    return HostTask(task.name, partial(make_with_previous_reward, task.source), add_reward_part(task.spec))
+
+
+def make_padded_host(name: str, source: Source, parts: dict[str, Any]) -> MappedHostEnvironment:
     """The host environment that `source` makes, padded; a partial of this function can be pickled."""
     env = source()
     padding = make_padding(env.spec, parts)
@@ -108,9 +115,6 @@ def _spec(module: str, rest: str) -> EnvironmentSpec:
     environment = _make(module, rest)
     environment.close()
     return environment.spec
-
-
-# --- JAX environments in workers -------------------------------------------------------------------------------------
 
 
 class JaxTask:
@@ -154,19 +158,16 @@ def _compile(name: str) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
     return env, jax.jit(reset), jax.jit(step)
 
 
-def _make_jax_task(name: str) -> HostTask:
-    spec = registry.make(name).spec._replace(n_states=0, positions=None)
-    return HostTask(name, partial(JaxTask, name), spec)
-
-
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
 class Member(NamedTuple):
-    """A pool and its rows within each group of a `JoinedPool`."""
+    """A pool of a `JoinedPool`, and which of all streams it has."""
 
     pool: Pool | VectorPool
+    streams: Int[np.ndarray, " _"]
     rows: tuple[Int[np.ndarray, " _"], ...]
+    """the same streams, as rows within each group"""
 
 
 class JoinedPool:
@@ -174,16 +175,9 @@ class JoinedPool:
 
     def __init__(self, spec: EnvironmentSpec, groups: tuple[int, ...], members: Sequence[Member]):
         """Joins open pools with the observations of `spec`."""
-        self.spec, self.groups, self._members = spec, groups, tuple(members)
-        starts = np.cumsum((0, *groups))[:-1]
-        self._places = [
-            np.concatenate([start + rows for start, rows in zip(starts, member.rows, strict=True)])
-            for member in self._members
-        ]
-        self.shortened = self._gather([member.pool.shortened for member in members]).astype(bool)
-        self._buffers = [
-            [allocate_steps(spec, len(rows)) for rows in member.rows] for member in self._members
-        ]
+        self.spec, self.groups, self._members = spec, groups, members
+        self.shortened = self._gather("shortened").astype(bool)
+        self._buffers = [[allocate_steps(spec, len(rows)) for rows in member.rows] for member in members]
 
     @property
     def restarts(self) -> int:
@@ -193,11 +187,11 @@ class JoinedPool:
     @property
     def begun(self) -> Int64[np.ndarray, " n"]:
         """Episodes begun by each stream; a copy."""
-        return self._gather([member.pool.begun for member in self._members])
+        return self._gather("begun")
 
     def send(self, group: int, actions: Shaped[np.ndarray, "n *action"] | None = None) -> None:
         """As `Pool.send`."""
-        for pool, rows in self._members:
+        for pool, _, rows in self._members:
             pool.send(group, None if actions is None else actions[rows[group]])
 
     def receive(
@@ -205,7 +199,7 @@ class JoinedPool:
     ) -> Bool[np.ndarray, " n"]:
         """As `Pool.receive`."""
         cut = np.zeros(self.groups[group], bool)
-        for (pool, rows), buffers in zip(self._members, self._buffers, strict=True):
+        for (pool, _, rows), buffers in zip(self._members, self._buffers, strict=True):
             here, part = rows[group], buffers[group]
             earlier = None if before is None else tuple(array[here] for array in before)
             cut[here] = pool.receive(group, part, earlier)
@@ -218,11 +212,11 @@ class JoinedPool:
         for member in self._members:
             member.pool.close()
 
-    def _gather(self, parts: list[Any]) -> np.ndarray:
-        """One number for each stream, from those of each member."""
+    def _gather(self, attribute: str) -> np.ndarray:
+        """An attribute of the pools with one number for each of their streams, for all streams."""
         whole = np.zeros(sum(self.groups), np.int64)
-        for places, part in zip(self._places, parts, strict=True):
-            whole[places] = part
+        for member in self._members:
+            whole[member.streams] = getattr(member.pool, attribute)
         return whole
 
 
@@ -255,26 +249,25 @@ def open_streams(
     streams = np.arange(len(keys)) if numbers is None else np.asarray(numbers)
     played = assign_tasks([each.spec for each in tasks], int(streams.max()) + 1).task[streams]
     within_groups = np.split(played, np.cumsum(groups)[:-1])
-
-    def open_pool(members: list[int], rows: Any, sizes: tuple[int, ...]) -> Pool | VectorPool:
-        """Streams of some tasks: a vector environment for a single task that has one, else workers."""
-        own, here = [tasks[played[row]] for row in rows], [keys[row] for row in rows]
-        only = tasks[members[0]]
-        if len(members) == 1 and only.many is not None and vectorised:
-            return VectorPool(only.many, here, sizes, begun[rows], only.layout, options.timeout, notify)
-        horizons = [each.spec.horizon if stagger else 1 for each in own]
-        elapsed = [
-            int(np.random.default_rng((*key, STAGGERING)).integers(horizon))
-            for key, horizon in zip(here, horizons, strict=True)
-        ]
-        sources = StreamSources(task.spec, [each.source for each in own], here, sizes)
-        return Pool(sources, options, notify, elapsed=np.array(elapsed, np.int32), begun=begun[rows])
-
     # A pool has streams in every group: unless each group holds all tasks, all of them run in workers.
     vectorised = all(len(set(group.tolist())) == len(tasks) for group in within_groups)
     by_library = [k for k, each in enumerate(tasks) if each.many is not None and vectorised]
-    others = [k for k in range(len(tasks)) if k not in by_library]
-    parts = [*([k] for k in by_library), *([others] if others else [])]
+    in_workers = [k for k in range(len(tasks)) if k not in by_library]
+
+    def open_pool(part: list[int], rows: Any, sizes: tuple[int, ...]) -> Pool | VectorPool:
+        """Streams of some tasks: of a single one in a vector environment, or of any in workers."""
+        own, here = [tasks[played[row]] for row in rows], [keys[row] for row in rows]
+        only = tasks[part[0]]
+        if part != in_workers and only.many is not None:
+            return VectorPool(only.many, here, sizes, begun[rows], only.padding, options.timeout, notify)
+        elapsed = np.zeros(len(here), np.int32)
+        if stagger:
+            rngs = [np.random.default_rng((*key, STAGGERING)) for key in here]
+            elapsed[:] = [rng.integers(each.spec.horizon) for rng, each in zip(rngs, own, strict=True)]
+        sources = StreamSources(task.spec, [each.source for each in own], here, sizes)
+        return Pool(sources, options, notify, elapsed=elapsed, begun=begun[rows])
+
+    parts = [*([k] for k in by_library), *([in_workers] if in_workers else [])]
     if len(parts) == 1:
         return open_pool(parts[0], np.arange(len(keys)), groups)
     members: list[Member] = []
@@ -282,7 +275,7 @@ def open_streams(
         for part in parts:
             within = tuple(np.flatnonzero(np.isin(group, part)) for group in within_groups)
             rows, sizes = np.flatnonzero(np.isin(played, part)), tuple(map(len, within))
-            members.append(Member(open_pool(part, rows, sizes), within))
+            members.append(Member(open_pool(part, rows, sizes), rows, within))
         return JoinedPool(task.spec, groups, members)
     except BaseException:
         for member in members:

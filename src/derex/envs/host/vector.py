@@ -39,11 +39,7 @@ class VectorStreams:
     """n endless streams of episodes of one vector environment."""
 
     def __init__(
-        self,
-        vector: Any,
-        spec: EnvironmentSpec,
-        keys: Sequence[Key],
-        begun: Int[np.ndarray, " n"] | None = None,
+        self, vector: Any, spec: EnvironmentSpec, keys: Sequence[Key], begun: Int[np.ndarray, " n"] | int = 0
     ):
         """Wraps a vector environment.
 
@@ -51,26 +47,30 @@ class VectorStreams:
             vector: like a `gymnasium.vector.VectorEnv`, with observations and actions as in `spec`.
             spec: of one environment.
             keys: seed the episodes of each stream, if `vector.reset` takes seeds.
-            begun: episodes of each that were begun before; None: 0.
+            begun: episodes of each that were begun before.
         """
-        if vector.num_envs != len(keys):
+        n = len(keys)
+        if vector.num_envs != n:
+            raise ValueError(f"keys: expected one for each of {vector.num_envs} environments, got {n}.")
+        # NextStep is gymnasium's default, if the environment does not tell
+        mode = (getattr(vector, "metadata", None) or {}).get("autoreset_mode", NEXT_STEP)
+        self.mode = str(getattr(mode, "value", mode))
+        if self.mode not in (NEXT_STEP, SAME_STEP, DISABLED):
             raise ValueError(
-                f"keys: expected one for each of {vector.num_envs} environments, got {len(keys)}."
+                f"vector: metadata['autoreset_mode'] is {mode!r}, expected {NEXT_STEP}, {SAME_STEP} or {DISABLED}."
             )
         self.vector, self.spec, self.keys = vector, spec, tuple(keys)
-        self.mode = _mode_of(vector)
         self._takes = inspect.signature(vector.reset).parameters
-        n = len(self.keys)
-        self.begun = np.zeros(n, np.int64) if begun is None else np.asarray(begun, np.int64).copy()
+        self.begun = np.zeros(n, np.int64) + begun
         self._steps = np.zeros(n, np.int64)
         self._last = np.zeros(n, bool)
         self._ended_itself = np.zeros(n, bool)  # not by our time limit
 
     def begin(self) -> TimeStep:
         """Returns the first steps of all streams."""
-        seeds = self._seeds(np.ones(len(self.keys), bool))
-        observation, _ = self.vector.reset(seed=seeds) if "seed" in self._takes else self.vector.reset()
         n = len(self.keys)
+        seeds = self._seeds(np.ones(n, bool))
+        observation, _ = self.vector.reset(seed=seeds) if "seed" in self._takes else self.vector.reset()
         zeros, ones = np.zeros(n, np.float32), np.ones(n, np.float32)
         return TimeStep(self._checked(observation), zeros, ones, np.zeros(n, bool), np.ones(n, bool))
 
@@ -84,20 +84,22 @@ class VectorStreams:
         observation, reward, terminated, truncated, info = self.vector.step(actions)
         ended = np.asarray(terminated, bool) | np.asarray(truncated, bool)
         if self.mode == SAME_STEP and ended.any():
-            observation = _insert_final(observation, info, ended)
+            observation = _insert_final(observation, info["final_obs"], ended)
         begun = first & waiting if self.mode == NEXT_STEP else np.zeros_like(first)
         self.begun[begun] += 1
         late = first & ~begun
         if late.any():
-            observation = _select(late, self._reset(late, self._seeds(late)), observation)
+            others = self._reset(late, self._seeds(late))
+            observation = jax.tree.map(partial(_select, late), others, observation)
         self._steps = np.where(first, 0, self._steps + 1)
         terminated = np.asarray(terminated, bool) & ~first
         limit = self._steps >= self.spec.horizon
         truncated = (np.asarray(truncated, bool) | limit) & ~terminated & ~first
         self._last, self._ended_itself = terminated | truncated, ended & ~first
         reward = np.where(first, 0, reward).astype(np.float32)
-        discount = 1 - terminated.astype(np.float32)
-        return TimeStep(self._checked(observation), reward, discount, truncated, first)
+        return TimeStep(
+            self._checked(observation), reward, 1 - terminated.astype(np.float32), truncated, first
+        )
 
     def close(self) -> None:
         """Closes the vector environment."""
@@ -123,17 +125,33 @@ class VectorStreams:
         return seeds
 
     def _checked(self, observation: Any) -> Any:
-        n = len(self.keys)
-        expected = [
-            ((n, *leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self.spec.observation)
-        ]
-        leaves = jax.tree.map(np.array, observation)  # copies: vector environments reuse their arrays
-        came = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(leaves)]
+        parts, n = jax.tree.leaves(self.spec.observation), len(self.keys)
+        expected = [((n, *part.shape), np.dtype(part.dtype)) for part in parts]
+        copied = jax.tree.map(np.array, observation)  # vector environments reuse their arrays
+        came = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(copied)]
         if came != expected:
             raise ValueError(
                 f"observation: expected {expected} as in the spec of {self.spec.name}, got {came}."
             )
-        return leaves
+        return copied
+
+
+def _insert_final(observation: Any, final: Any, ended: Bool[np.ndarray, " n"]) -> Any:
+    """The observations, replaced by the last one of the episode where one has ended.
+
+    `final` is an array of objects, one observation for each environment, or a pytree of arrays.
+    """
+    observation = jax.tree.map(np.array, observation)
+    objects = isinstance(final, np.ndarray) and final.dtype == object
+    for place in np.flatnonzero(ended).tolist():
+        last = final[place] if objects else jax.tree.map(lambda leaf: leaf[place], final)  # noqa: B023
+        for leaf, replacement in zip(jax.tree.leaves(observation), jax.tree.leaves(last), strict=True):
+            leaf[place] = replacement
+    return observation
+
+
+def _select(mask: Bool[np.ndarray, " n"], some: Any, others: Any) -> np.ndarray:
+    return np.where(mask.reshape(-1, *(1,) * (np.ndim(some) - 1)), some, others)
 
 
 class VectorPool:
@@ -148,28 +166,26 @@ class VectorPool:
         keys: Sequence[Key],
         groups: tuple[int, ...],
         begun: Int[np.ndarray, " n"] | None = None,
-        layout: ObservationPadding | None = None,
+        padding: ObservationPadding | None = None,
         timeout: float | None = None,
         notify: Callable[..., None] = lambda event, **details: None,
     ):
         """Makes a vector environment for each group by `make_many(n, seed)`; it has a `spec`.
 
-        `layout` pads its observations to those of several tasks; `notify` is called at the fault that ends a run. The
+        `padding` pads its observations to those of several tasks; `notify` is called at the fault that ends a run. The
         rest is as in `Pool`.
         """
         begun = np.zeros(len(keys), np.int64) if begun is None else np.asarray(begun)
-        self.groups, self._padding = groups, layout
+        self.groups, self._padding, self._timeout, self._notify = groups, padding, timeout, notify
         self._streams: list[VectorStreams] = []
-        self._timeout, self._notify = timeout, notify
         self._asked: list[Future[TimeStep] | None] = [None] * len(groups)
         self._sent = [0.0] * len(groups)  # times of the monotonic clock
-        start = 0
+        ends = np.cumsum(groups)[:-1]
         try:
-            for size in groups:
-                part, here = keys[start : start + size], begun[start : start + size]
-                vector = make_many(size, episode_seed(part[0], int(here[0])))
-                self._streams.append(VectorStreams(vector, vector.spec, part, here))
-                start += size
+            for part, here in zip(np.split(np.arange(len(keys)), ends), np.split(begun, ends), strict=True):
+                own = [keys[row] for row in part]
+                vector = make_many(len(own), episode_seed(own[0], int(here[0])))
+                self._streams.append(VectorStreams(vector, vector.spec, own, here))
         except BaseException:
             self.close()
             raise
@@ -185,10 +201,9 @@ class VectorPool:
         """As `Pool.send`."""
         streams = self._streams[group]
         self._sent[group] = time.monotonic()
-        if actions is None:
-            self._asked[group] = _run_in_thread(streams.begin)
-        else:
-            self._asked[group] = _run_in_thread(partial(streams.step, np.array(actions)))
+        self._asked[group] = _run_in_thread(
+            streams.begin if actions is None else partial(streams.step, np.array(actions))
+        )
 
     def receive(
         self, group: int, into: HostSteps, before: tuple[Any, ...] | None = None
@@ -257,40 +272,3 @@ def _run_in_thread(step: Callable[[], TimeStep]) -> Future[TimeStep]:
 
     Thread(target=run, name="derex-vector", daemon=True).start()
     return future
-
-
-def _mode_of(vector: Any) -> str:
-    """The autoreset mode; NextStep, gymnasium's default, if the environment does not tell."""
-    mode = (getattr(vector, "metadata", None) or {}).get("autoreset_mode", NEXT_STEP)
-    text = str(getattr(mode, "value", mode))
-    if text not in (NEXT_STEP, SAME_STEP, DISABLED):
-        raise ValueError(
-            f"vector: metadata['autoreset_mode'] is {mode!r}, expected {NEXT_STEP}, {SAME_STEP} or {DISABLED}."
-        )
-    return text
-
-
-def _insert_final(observation: Any, info: dict[str, Any], ended: Bool[np.ndarray, " n"]) -> Any:
-    """The observations, replaced by the last one of the episode where one has ended."""
-    final = info["final_obs"]
-    leaves, structure = jax.tree.flatten(observation)
-    leaves = [np.array(leaf) for leaf in leaves]
-    for place in np.flatnonzero(ended).tolist():
-        for leaf, last in zip(leaves, jax.tree.leaves(_one(final, place)), strict=True):
-            leaf[place] = last
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _one(final: Any, place: int) -> Any:
-    """The last observation of one environment, from an array of objects or a pytree of arrays."""
-    if isinstance(final, np.ndarray) and final.dtype == object:
-        return final[place]
-    return jax.tree.map(lambda leaf: leaf[place], final)
-
-
-def _select(mask: Bool[np.ndarray, " n"], some: Any, others: Any) -> Any:
-    def chosen(a: Any, b: Any) -> np.ndarray:
-        a, b = np.asarray(a), np.asarray(b)
-        return np.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(chosen, some, others)

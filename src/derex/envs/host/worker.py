@@ -1,18 +1,22 @@
-"""What runs in a worker process: some streams of host environments, stepped on the parent's command.
+"""A worker process: some streams of host environments, stepped on the parent's command.
 
 A command is one byte, the number of a group; so is the answer, once all streams of that group are stepped. Errors are
 answered with `FAILED` and the traceback. Workers use no accelerator: JAX, for JAX tasks among others, runs on the CPU.
+The first part of this module runs in the worker; `WorkerProcess` is the worker as its parent sees it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +26,7 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
-from derex.envs.host.memory import RowLayout, SharedMemory, SharedRows, make_row_layout
+from derex.envs.host.memory import SharedMemory, SharedRows, make_row_layout, open_unnamed_file
 from derex.envs.interface import HostEnvironment
 from derex.types import Box
 
@@ -67,8 +71,10 @@ class HostStream:
         self._elapsed, self._last = 0, True
         self._structure = jax.tree.structure(environment.spec.observation)
         self._parts = [part[row, ...] for part in rows.observation]  # views, of scalars too
-        expected = make_row_layout(environment.spec, 1).observation
-        held = tuple((part.shape[1:], part.dtype.str) for part in rows.observation)
+        expected, held = (
+            [(part.shape[1:], part.dtype.str) for part in each.observation]
+            for each in (make_row_layout(environment.spec, 1), rows)
+        )
         if held != expected:
             raise ValueError(
                 f"environment: {environment.spec.name} has observations of {expected} in the worker, and of "
@@ -119,14 +125,8 @@ class HostStream:
             part[...] = leaf
 
 
-# --- the process -----------------------------------------------------------------------------------------------------
-
 READY, FAILED = 254, 255  # answers that are not numbers of groups
 _PDEATHSIG = 1  # of prctl(2)
-
-
-class _ParentGone(Exception):
-    """The parent process has ended."""
 
 
 class WorkerFiles(NamedTuple):
@@ -145,30 +145,40 @@ class WorkerFiles(NamedTuple):
 class WorkerSetup(NamedTuple):
     """What a worker reads from its standard input before the first command."""
 
-    layout: RowLayout
+    layout: SharedRows
     streams: tuple[StreamSetup, ...]
     core: int | None
     """to stay on; None: any"""
+
+
+class _ParentGone(Exception):
+    """The parent process has ended."""
 
 
 def main(parent: int, files: WorkerFiles) -> None:
     """Runs a worker of the process with the id `parent`."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group: the parent decides
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which game engines started here would inherit
-    _die_with(parent)
+    # On Linux the kernel kills the worker with its parent, even a busy one; elsewhere it ends at the next command.
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
     for file in files:  # an engine that held them open would hide this worker's death from the parent
         os.set_inheritable(file, False)
     faulthandler.enable(files.traces, all_threads=False)
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, files.traces, all_threads=False)
     streams: list[tuple[int, HostStream]] = []
     try:
         try:
             setup: WorkerSetup = pickle.load(sys.stdin.buffer)
         except EOFError as error:
             raise _ParentGone from error
-        _start_guard()
-        _pin_to(setup.core)
+        # A shell that kills this session once the parent is gone: game engines may outlive their workers. Standard
+        # input stays open for as long as the parent lives and needs this worker.
+        subprocess.Popen(["/bin/sh", "-c", "read nothing; kill -KILL 0"], stdin=0, close_fds=True)
+        if setup.core is not None:
+            _pin_to(setup.core)
         rows = SharedMemory(setup.layout, files.memory).rows
         for each in setup.streams:
             environment = pickle.loads(each.source)()
@@ -197,31 +207,165 @@ def _write_all(file: int, text: bytes) -> None:
         raise _ParentGone from error
 
 
-def _start_guard() -> None:
-    """Starts a shell that kills this session once the parent is gone: game engines may outlive their workers.
-
-    Standard input stays open for as long as the parent lives and needs this worker.
-    """
-    subprocess.Popen(["/bin/sh", "-c", "read nothing; kill -KILL 0"], stdin=0, close_fds=True)
-
-
-def _pin_to(core: int | None) -> None:
+def _pin_to(core: int) -> None:
     """Keeps the worker and its engine on one core: they wait for each other in turn, so that one core is fastest.
 
     With `SCHED_BATCH` neither preempts others when it wakes: a worker that receives a command need not take the core
     from the parent.
     """
-    if core is None:
-        return
     with suppress(OSError):  # the core may be gone, or the system may not allow it; then any core is used
         os.sched_setaffinity(0, {core})
         if hasattr(os, "SCHED_BATCH"):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _die_with(parent: int) -> None:
-    """On Linux the kernel kills the worker with its parent, even a busy one; elsewhere it ends at the next command."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
+# --- in the parent ---------------------------------------------------------------------------------------------------
+
+STARTING_SECONDS = 120.0  # at least, to import and to make its environments
+CLOSING_SECONDS = 2.0  # to close its environments
+TRACING_SECONDS = 1.0  # for a worker that hangs to print its stack
+LONGEST_TRACE = 20_000  # characters that are kept
+SOON = 10  # milliseconds within which most answers come
+NO_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
+ONE_CORE = {"OMP_NUM_THREADS": "1"}  # for each worker, unless the user sets it
+
+_PROGRAM = """
+import json, sys
+path, parent, files = json.loads(sys.argv[1])
+sys.path[:] = path
+from derex.envs.host.worker import WorkerFiles, main
+main(parent, WorkerFiles(*files))
+"""
+
+
+class Fault(Exception):
+    """A worker has died, hangs or has raised."""
+
+    def __init__(self, why: str, trace: str = ""):
+        super().__init__(why)
+        self.why, self.trace = why, trace
+
+
+class WorkerProcess:
+    """A process that is started at once and told its streams later.
+
+    It is a fresh interpreter in its own session and shares only open files with the parent: JAX's threads are not
+    forked, the parent's script does not run again, and Ctrl-C on a terminal does not reach it.
+    """
+
+    def __init__(self, memory: SharedMemory):
+        self._memory = memory
+        reads, self._commands = os.pipe()
+        self._answers, writes = os.pipe()
+        self._traces = open_unnamed_file("derex-trace-")
+        files = WorkerFiles(memory.file, reads, writes, self._traces)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, os.getpid(), files])],
+                pass_fds=files,
+                stdin=subprocess.PIPE,
+                stdout=2,  # keep the prints of libraries out of a command's output
+                env=ONE_CORE | os.environ | NO_ACCELERATOR,
+                start_new_session=True,
+            )
+        finally:
+            os.close(reads)
+            os.close(writes)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        self.heard = time.monotonic()
+        """time of the last answer, or of the last command given while idle"""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def begin(self, streams: tuple[StreamSetup, ...], core: int | None) -> None:
+        """Sends the worker its streams and its core; it makes the environments without being waited for."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(BrokenPipeError):  # it is dead; `answer` will raise
+            stdin.write(pickle.dumps(WorkerSetup(self._memory.layout, streams, core)))
+            stdin.flush()
+        self.heard = time.monotonic()
+
+    def wait_until_ready(self, timeout: float) -> None:
+        """Waits until the environments are made; raises `Fault`."""
+        answer = self.answer(max(timeout, STARTING_SECONDS))
+        assert answer == READY
+
+    def ask(self, group: int) -> None:
+        """Commands the worker to step a group."""
+        with suppress(BrokenPipeError):
+            os.write(self._commands, bytes([group]))
+
+    def answer(self, timeout: float, begun: Callable[[], int] = lambda: 0) -> int:
+        """Waits for the next answer; raises `Fault` if there is no sign of life for `timeout` seconds.
+
+        A new episode, counted by `begun`, is one too: some environments start slowly, and many may start together.
+        """
+        if not self._poll.poll(SOON):
+            known = begun()  # only now: it takes longer than most answers
+            while not self._poll.poll(max(self.heard + timeout - time.monotonic(), 0.0) * 1000):
+                if known == begun():
+                    raise Fault(
+                        f"gave no answer within {timeout:g} s (--worker-timeout)", self._ask_for_trace()
+                    )
+                known, self.heard = begun(), time.monotonic()
+        answer = os.read(self._answers, 1)
+        self.heard = time.monotonic()
+        if not answer:
+            self.wait(time.monotonic() + CLOSING_SECONDS)
+            code = self._process.poll()
+            killed = code is not None and code < 0
+            why = f"was killed by {signal.Signals(-code).name}" if killed else f"ended with exit code {code}"
+            raise Fault(why, self._trace())
+        if answer[0] == FAILED:
+            text, until = b"", time.monotonic() + CLOSING_SECONDS
+            while self._poll.poll(max(until - time.monotonic(), 0) * 1000):
+                part = os.read(self._answers, 65536)
+                if not part:
+                    break
+                text += part
+            trace = text.decode(errors="replace")
+            raise Fault(f"raised {trace.strip().splitlines()[-1]}", trace)
+        return answer[0]
+
+    def close(self) -> None:
+        """Tells the worker to close its environments and end; `kill` follows."""
+        if self._commands >= 0:
+            os.close(self._commands)
+            self._commands = -1
+
+    def wait(self, deadline: float) -> None:
+        """Waits until it has ended, or until that time of the monotonic clock."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(deadline - time.monotonic(), 0.01))
+
+    def kill(self) -> None:
+        """Kills the worker and the processes that it has started."""
+        self.close()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        with suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        for file in (self._answers, self._traces):
+            if file >= 0:
+                os.close(file)
+        self._answers = self._traces = -1
+
+    def _ask_for_trace(self) -> str:
+        """The Python stack of a worker that hangs."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        until = time.monotonic() + TRACING_SECONDS
+        while not (trace := self._trace()) and time.monotonic() < until:
+            self._poll.poll(20)
+        return trace
+
+    def _trace(self) -> str:
+        size = os.fstat(self._traces).st_size
+        return os.pread(self._traces, size, 0).decode(errors="replace")[:LONGEST_TRACE]

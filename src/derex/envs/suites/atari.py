@@ -14,10 +14,8 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import spaces
-from derex.envs.suites.common import load, resized, split_number, unknown
-from derex.envs.suites.gymnasium import made
-from derex.types import EnvironmentSpec
+from derex.envs.suites.common import ObservationReader, check_name, load, resize, split_number
+from derex.envs.suites.gymnasium import DrawnGymnasium, make_registered
 
 SIDE = 84
 REPEATS = 4
@@ -25,27 +23,23 @@ STACK = 4
 MOST_FRAMES = 108_000
 
 
-class Atari:
-    """One Atari game."""
+class Atari(DrawnGymnasium):
+    """One Atari game, drawn in colour."""
 
-    def __init__(self, env: Any, name: str, stack: int, most_frames: int = MOST_FRAMES):
+    def __init__(self, env: Any, name: str, stack: int, most_frames: int):
         """Wraps an `ale_py` environment made with `frameskip=1` and `obs_type="grayscale"`."""
-        self._env = env
-        self._acted = spaces.acts(env.action_space)
-        observation = jax.ShapeDtypeStruct((SIDE, SIDE, stack), np.uint8)
-        self.spec = EnvironmentSpec(name, observation, self._acted.spec, -(-most_frames // REPEATS))
-        self._frames = np.zeros((SIDE, SIDE, stack), np.uint8)
-        self._open = True
+        reader = ObservationReader(jax.ShapeDtypeStruct((SIDE, SIDE, stack), np.uint8), self._shrink)
+        super().__init__(env, name, horizon=-(-most_frames // REPEATS), reader=reader)
+        self._stack = stack
 
     def begin(self, seed: int) -> UInt8[np.ndarray, "84 84 stack"]:
         """Starts a new game; the first frame fills all channels."""
-        frame, _ = self._env.reset(seed=seed)
-        self._frames = np.repeat(_small(frame), self._frames.shape[-1], axis=-1)
+        self._frames = np.repeat(super().begin(seed), self._stack, axis=-1)
         return self._frames
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Repeats the action for four frames."""
-        button = self._acted.write(action)
+        button = self._writer.write(action)
         total, terminated, truncated = 0.0, False, False
         before: Any = None
         after: Any = None
@@ -56,28 +50,20 @@ class Atari:
             if terminated or truncated:
                 break
         brighter = after if before is None else np.maximum(before, after)
-        self._frames = np.concatenate([self._frames[..., 1:], _small(brighter)], axis=-1)
-        ended = bool(terminated)
-        return HostStep(self._frames, total, ended, bool(truncated) and not ended)
+        self._frames = np.concatenate([self._frames[..., 1:], self._shrink(brighter)], axis=-1)
+        return HostStep(self._frames, total, bool(terminated), bool(truncated) and not terminated)
 
-    def picture(self) -> UInt8[np.ndarray, "H W 3"]:
-        """Returns the screen in colour."""
-        return np.asarray(self._env.render(), np.uint8)
-
-    def close(self) -> None:
-        """Closes the game; later calls do nothing."""
-        if self._open:
-            self._open = False
-            self._env.close()
+    @staticmethod
+    def _shrink(frame: Any) -> UInt8[np.ndarray, "84 84 1"]:
+        return resize(np.asarray(frame, np.uint8)[..., None], SIDE, SIDE)
 
 
 def make(name: str) -> Atari:
     """Makes the game with this id."""
     base, stack = split_number("atari", name, STACK, (1, 2, 3, 4))
-    if base not in names():
-        raise unknown("atari", base, names())
+    check_name("atari", base, names())
     spec = load("gymnasium", "atari").spec(base)
-    env = made(spec, frameskip=1, obs_type="grayscale")
+    env = make_registered(spec, frameskip=1, obs_type="grayscale")
     return Atari(env, f"atari:{name}", stack, spec.kwargs.get("max_num_frames_per_episode") or MOST_FRAMES)
 
 
@@ -86,7 +72,3 @@ def names() -> list[str]:
     package, gymnasium = load("ale_py", "atari"), load("gymnasium", "atari")
     gymnasium.register_envs(package)
     return sorted(name for name in gymnasium.registry if name.startswith("ALE/"))
-
-
-def _small(frame: Any) -> UInt8[np.ndarray, "84 84 1"]:
-    return resized(np.asarray(frame, np.uint8)[..., None], SIDE, SIDE)

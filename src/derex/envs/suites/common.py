@@ -1,26 +1,47 @@
-"""Helpers of the adapters: late imports, options in names, dtypes, picture sizes, and words as stable hashes."""
+"""Helpers of the adapters: late imports, names with options, observations and actions by kind, pictures, words.
+
+Shapes: A parts of an action.
+"""
+
+from __future__ import annotations
 
 import importlib
 import os
 import string
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int, Int32, PRNGKeyArray, Shaped, UInt8, UInt32
+from jaxtyping import Float, Int, Int32, PRNGKeyArray, Shaped, UInt8, UInt32
 
 from derex._text import hint, install_command
-from derex.types import Words
+from derex.types import ActionSpec, Box, Discrete, MultiDiscrete, Symbols, Words
 
 
 class NotInstalled(ImportError, ValueError):
     """An environment needs a package that is not installed; an ImportError and a ValueError."""
+
+
+class Unreadable(TypeError, ValueError):
+    """A task has spaces or specs that derex's agents cannot use."""
+
+
+class ClosingOnce:
+    """Closes the environment in `_env` once; later calls do nothing."""
+
+    _env: Any
+
+    def close(self) -> None:
+        """Closes the environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
 
 def load(module: str, extra: str) -> Any:
@@ -36,21 +57,35 @@ def load(module: str, extra: str) -> Any:
         ) from error
 
 
-class Unreadable(TypeError, ValueError):
-    """A task has spaces or specs that derex's agents cannot use."""
-
-
-def beside_user() -> None:
-    """Adds the working folder to `sys.path`, as `python file.py` does; worker processes inherit it."""
+def import_user_module(name: str) -> Any:
+    """Imports a module as `python file.py` does, which searches the working folder; worker processes inherit it."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    return importlib.import_module(name)
 
 
-def unknown(suite: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for an unknown name of a suite, with the most similar one."""
+def load_user_function(suite: str, name: str) -> Callable[..., Any]:
+    """The function or class that `suite:package.module:function` names."""
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise ValueError(f"name: expected '{suite}:package.module:function', got '{suite}:{name}'.")
+    known: list[str] = []
+    try:
+        found = import_user_module(module)
+        known = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
+        return getattr(found, function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"name: '{suite}:{name}' could not be imported: {error}.{hint(function, known)}"
+        ) from error
+
+
+def check_name(suite: str, name: str, known: Iterable[str]) -> None:
+    """Raises if the suite has no environment of that name; the error suggests the most similar one."""
     known = list(known)
-    near = hint(name, known, prefix=f"{suite}:")
-    return ValueError(f"name: {suite} has no {name!r}.{near} `derex envs {suite}` lists all {len(known)}.")
+    if name not in known:
+        near = hint(name, known, prefix=f"{suite}:")
+        raise ValueError(f"name: {suite} has no {name!r}.{near} `derex envs {suite}` lists all {len(known)}.")
 
 
 def split_number(suite: str, name: str, usual: int, allowed: Iterable[int]) -> tuple[str, int]:
@@ -65,14 +100,16 @@ def split_number(suite: str, name: str, usual: int, allowed: Iterable[int]) -> t
     return base, int(number)
 
 
-LONGER_SIDE = 480  # pixels of an enlarged picture, about
 CARRIED = "carried"
 """option of grid worlds: the carried object is shown at the agent's position, as in MiniGrid"""
 
 
-def split_options(suite: str, name: str, options: tuple[str, ...]) -> tuple[str, list[str]]:
-    """A name and the options behind it, each after a +."""
+def split_options(
+    suite: str, name: str, known: Iterable[str], options: tuple[str, ...]
+) -> tuple[str, list[str]]:
+    """One of the known names and the options behind it, each after a +."""
     base, *asked = name.split("+")
+    check_name(suite, base, known)
     wrong = [option for option in asked if option not in options]
     if wrong:
         expected = ", ".join(f"+{option}" for option in options)
@@ -80,6 +117,9 @@ def split_options(suite: str, name: str, options: tuple[str, ...]) -> tuple[str,
             f"name: '{suite}:{name}' asks for {wrong[0]!r} after a +; expected some of {expected}."
         )
     return base, asked
+
+
+# --- states of JAX suites --------------------------------------------------------------------------------------------
 
 
 def with_carried(view: UInt8[Array, "h w m"], thing: UInt8[Array, " m"], there: Any) -> UInt8[Array, "h w m"]:
@@ -93,12 +133,164 @@ def plain_key(key: PRNGKeyArray) -> UInt32[Array, "..."]:
     return jax.random.key_data(key)
 
 
-def settled(tree: Any, like: Any) -> Any:
-    """Casts the leaves to the dtypes of `like`, without weak types, so that `step` returns the types of `reset`."""
+def cast_like(tree: Any, like: Any) -> Any:
+    """Casts the leaves to the dtypes of `like`, without weak types: `step` returns the types of `reset`."""
     return jax.tree.map(lambda leaf, spec: jnp.asarray(leaf, spec.dtype), tree, like)
 
 
-def enlarged(picture: Any) -> UInt8[np.ndarray, "H W 3"]:
+# --- observations and actions ----------------------------------------------------------------------------------------
+
+
+UNBOUNDED = 10.0
+"""where a task sets no bound, its actions are kept within [-10, 10], or within 20 of the bound that there is"""
+_AS_GOOD_AS_INFINITE = 1e6
+GREY_RANK = 2
+
+
+class ObservationReader(NamedTuple):
+    """The spec of an observation, and how it is read."""
+
+    spec: Any
+    read: Callable[[Any], Any]
+    """converts the package's observation to derex's"""
+
+
+class ActionWriter(NamedTuple):
+    """The spec of an action, and how it is written."""
+
+    spec: ActionSpec
+    write: Callable[[Any], Any]
+    """converts derex's action to the package's; invalid ones raise"""
+
+
+def read_parts(
+    parts: Mapping[str, ObservationReader] | Sequence[ObservationReader],
+) -> ObservationReader:
+    """A reader for a dict, or a tuple, with a reader for each part."""
+    if isinstance(parts, Mapping):
+        return ObservationReader(
+            {name: part.spec for name, part in parts.items()},
+            lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
+        )
+    return ObservationReader(
+        tuple(part.spec for part in parts),
+        lambda seen: tuple(part.read(each) for part, each in zip(parts, seen, strict=True)),
+    )
+
+
+def read_symbols(sizes: Any, start: Any = 0) -> ObservationReader:
+    """A reader for categorical integers; the i-th is one of sizes[i] from start[i] on."""
+    sizes, start = np.ravel(sizes), np.ravel(start)
+    spec = Symbols((len(sizes),), tuple(int(size) for size in sizes), np.int32)
+    return ObservationReader(spec, lambda seen: (np.asarray(seen).ravel() - start).astype(np.int32))
+
+
+def read_numbers(shape: Sequence[int], dtype: Any, name: str) -> ObservationReader:
+    """A reader for arrays: pictures stay uint8, grey ones get one channel; all other numbers become float32."""
+    kept = np.dtype(np.uint8 if np.dtype(dtype) == np.uint8 else np.float32)
+    shape = tuple(int(side) for side in shape)
+    ours = (*shape, 1) if kept == np.uint8 and len(shape) == GREY_RANK else shape
+    size = int(np.prod(ours))
+
+    def read(seen: Any) -> np.ndarray:
+        array = np.asarray(seen)
+        if array.size != size or array.dtype.kind not in "fiub":
+            raise ValueError(
+                f"observation: {name!r} came as {array.dtype} of shape {array.shape}, its spec says {dtype} of shape "
+                f"{shape}."
+            )
+        return array.astype(kept).reshape(ours)
+
+    return ObservationReader(jax.ShapeDtypeStruct(ours, kept), read)
+
+
+def choice(action: Shaped[Any, "*any"], n: int) -> int:
+    """Checks one of n choices and returns it as an int."""
+    array = np.asarray(action)
+    if array.shape != () or array.dtype.kind not in "iu" or not 0 <= array < n:
+        raise ValueError(
+            f"action: expected one integer from 0 to {n - 1}, got {array.dtype} of shape {array.shape}: {array}."
+        )
+    return int(array)
+
+
+def write_choice(n: Any, dtype: Any, start: Any = 0) -> ActionWriter:
+    """A writer for one of n integers from `start` on; a numpy scalar, which can be the key of a dict."""
+    n, start, scalar = int(n), int(start), np.dtype(dtype).type
+    return ActionWriter(Discrete(n), lambda action: scalar(choice(action, n) + start))
+
+
+def write_choices(sizes: Any, dtype: Any, start: Any = 0) -> ActionWriter:
+    """A writer for several choices, in the shape of `sizes`; the i-th is one of sizes[i] integers from start[i] on."""
+    shape, sizes = np.shape(sizes), tuple(int(size) for size in np.ravel(sizes))
+
+    def write(action: Any) -> Int[np.ndarray, "..."]:
+        array = np.asarray(action)
+        right = array.shape == (len(sizes),) and array.dtype.kind in "iu"
+        if not right or np.any(array < 0) or np.any(array >= np.asarray(sizes)):
+            raise ValueError(
+                f"action: expected {len(sizes)} integers from 0 to less than {sizes}, got {array.dtype} of shape "
+                f"{array.shape}: {array}."
+            )
+        return (array.astype(np.int64).reshape(shape) + start).astype(dtype)
+
+    return ActionWriter(MultiDiscrete(sizes), write)
+
+
+class Range(NamedTuple):
+    """Bounds of a continuous action; agents act within [-1, 1] in every part."""
+
+    low: Float[np.ndarray, " A"]
+    high: Float[np.ndarray, " A"]
+
+    @property
+    def spec(self) -> Box:
+        return Box(len(self.low), -1.0, 1.0)
+
+    def scaled(self, action: Shaped[Any, "*any"]) -> Float[np.ndarray, " A"]:
+        """Scales from [-1, 1] to the task's own bounds; values outside are clipped."""
+        array = np.asarray(action)
+        if array.shape != self.low.shape or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
+            raise ValueError(
+                f"action: expected {len(self.low)} finite numbers in [-1, 1], got {array.dtype} of shape "
+                f"{array.shape}: {array}."
+            )
+        share = (np.clip(array.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
+        return self.low + share * (self.high - self.low)
+
+
+def make_range(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"]) -> Range:
+    """Flattens the bounds and replaces missing ones by finite ones."""
+    low, high = (np.asarray(bound, np.float64).ravel() for bound in (low, high))
+    if np.any(np.isnan(low) | np.isnan(high)) or np.any(low > high):
+        raise ValueError(f"bounds: expected low <= high in each part of an action, got {low} and {high}.")
+    open_low, open_high = low <= -_AS_GOOD_AS_INFINITE, high >= _AS_GOOD_AS_INFINITE
+    bottom = np.where(
+        open_low, np.where(open_high, -UNBOUNDED, np.minimum(high - 2 * UNBOUNDED, -UNBOUNDED)), low
+    )
+    top = np.where(open_high, np.where(open_low, UNBOUNDED, np.maximum(low + 2 * UNBOUNDED, UNBOUNDED)), high)
+    return Range(bottom, top)
+
+
+def write_numbers(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"], dtype: Any) -> ActionWriter:
+    """A writer for numbers between bounds of the shape of the action; integers are rounded."""
+    bounds, whole = make_range(low, high), np.dtype(dtype).kind in "iu"
+
+    def write(action: Any) -> np.ndarray:
+        scaled = bounds.scaled(action).reshape(np.shape(low))
+        # casting may round past a bound by the last bit
+        return np.clip((np.rint(scaled) if whole else scaled).astype(dtype), low, high)
+
+    return ActionWriter(bounds.spec, write)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+LONGER_SIDE = 480  # pixels of an enlarged picture, about
+
+
+def enlarge(picture: Any) -> UInt8[np.ndarray, "H W 3"]:
     """A small picture, enlarged by repeating pixels."""
     picture = np.asarray(picture, np.uint8)
     times = max(1, LONGER_SIDE // max(picture.shape[:2]))
@@ -108,7 +300,7 @@ def enlarged(picture: Any) -> UInt8[np.ndarray, "H W 3"]:
 MOST_IN_16_BITS = 256  # 8-bit numbers whose sum, with the rounding term of their mean, fits into 16 bits
 
 
-def resized(
+def resize(
     picture: UInt8[np.ndarray, "H W C"], height: int, width: int
 ) -> UInt8[np.ndarray, "{height} {width} C"]:
     """Resizes by the mean over each new pixel's area, sampled at least once in every old pixel.
@@ -117,32 +309,35 @@ def resized(
     columns are gathered as rows of the transpose; sums use as few bits as they need.
     """
     H, W, C = picture.shape
-    rows, columns = _places(H, height, 1), _places(W, width, C)
+    rows, columns = _sample(H, height, 1), _sample(W, width, C)
     count = len(rows) * len(columns)
-    wide = np.uint16 if count <= MOST_IN_16_BITS else np.uint32
-    tall = _sums(picture.reshape(H, -1), rows, wide)
-    whole = _sums(np.ascontiguousarray(tall.T), columns, wide)
+    dtype = np.uint16 if count <= MOST_IN_16_BITS else np.uint32
+    tall = _sum_lines(picture.reshape(H, -1), rows, dtype)
+    whole = _sum_lines(np.ascontiguousarray(tall.T), columns, dtype)
     whole += count // 2
     whole //= count
     return np.ascontiguousarray(whole.astype(np.uint8).T).reshape(height, width, C)
 
 
-def _sums(lines: Shaped[np.ndarray, "n m"], places: tuple[np.ndarray, ...], wide: Any) -> np.ndarray:
+def _sum_lines(lines: Shaped[np.ndarray, "n m"], places: tuple[np.ndarray, ...], dtype: Any) -> np.ndarray:
     """For every i, the sum of the lines at the i-th entry of each array in `places`."""
-    total = lines.take(places[0], axis=0).astype(wide, copy=False)
+    total = lines.take(places[0], axis=0).astype(dtype, copy=False)
     for place in places[1:]:
         total += lines.take(place, axis=0)
     return total
 
 
 @lru_cache(maxsize=64)
-def _places(old: int, new: int, channels: int) -> tuple[Int[np.ndarray, " _"], ...]:
+def _sample(old: int, new: int, channels: int) -> tuple[Int[np.ndarray, " _"], ...]:
     """For each sample within a new pixel, the index of the old pixel it falls into, for all pixels and channels."""
     samples = -(-old // new)
     pixels = [
         ((np.arange(new) + (sample + 0.5) / samples) * old / new).astype(np.intp) for sample in range(samples)
     ]
     return tuple((pixel[:, None] * channels + np.arange(channels)).reshape(-1) for pixel in pixels)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
 
 
 SMALLEST_VOCABULARY = 2  # 0 (padding) and one bucket

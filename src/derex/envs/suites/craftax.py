@@ -12,15 +12,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, Shaped, UInt8
 
-from derex.envs.suites.common import enlarged, load, plain_key, settled, unknown
+from derex.envs.suites.common import cast_like, check_name, enlarge, load, plain_key
 from derex.types import Discrete, EnvironmentSpec
 
-NAMES = (
-    "Craftax-Classic-Pixels-v1",
-    "Craftax-Classic-Symbolic-v1",
-    "Craftax-Pixels-v1",
-    "Craftax-Symbolic-v1",
-)
+NAMES = [f"Craftax-{kind}-v1" for kind in ("Classic-Pixels", "Classic-Symbolic", "Pixels", "Symbolic")]
 NEVER = 2**30  # disables the game's own time limit; the wrappers truncate instead
 
 
@@ -31,8 +26,7 @@ class Craftax:
 
     def __init__(self, name: str) -> None:
         load("craftax", "craftax")
-        if name not in NAMES:
-            raise unknown("craftax", name, NAMES)
+        check_name("craftax", name, NAMES)
         from craftax.craftax_env import make_craftax_env_from_name
 
         self._classic, self._pixels = "Classic" in name, "Pixels" in name
@@ -50,14 +44,19 @@ class Craftax:
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Shaped[Array, "*shape"]]:
         """Generates a new world."""
         observation, state = self._env.reset_env(plain_key(key), self._params)
-        return settled(state, self._state), self._observe(observation)
+        return cast_like(state, self._state), self._observe(observation)
 
     def step(
         self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Any, Shaped[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
         """Takes one action; `craftax`'s `Action` lists them."""
         observation, state, reward, over, _ = self._env.step_env(plain_key(key), state, action, self._params)
-        return settled(state, self._state), self._observe(observation), jnp.asarray(reward, jnp.float32), over
+        return (
+            cast_like(state, self._state),
+            self._observe(observation),
+            jnp.asarray(reward, jnp.float32),
+            over,
+        )
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
         """Draws what a human player would see."""
@@ -70,18 +69,16 @@ class Craftax:
 
         if not hasattr(self, "_draw"):
             self._draw = jax.jit(make_craftax_pixel_renderer(BLOCK_PIXEL_SIZE_IMG))
-        return enlarged(np.clip(self._draw(state), 0, 255))
+        return enlarge(np.clip(self._draw(state), 0, 255))
 
     def _observe(self, observation: Float32[Array, "*shape"]) -> Shaped[Array, "*shape"]:
         return jnp.round(observation * 255).astype(jnp.uint8) if self._pixels else observation
 
 
-def make(name: str) -> Craftax:
-    """Makes the environment with this name."""
-    return Craftax(name)
+make = Craftax
 
 
 def names() -> list[str]:
     """Returns the names of the four games."""
     load("craftax", "craftax")
-    return list(NAMES)
+    return NAMES

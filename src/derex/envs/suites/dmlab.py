@@ -16,8 +16,9 @@ import hashlib
 import importlib
 import os
 import shutil
-import tempfile
+import uuid
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +28,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import common as words
-from derex.envs.suites import spaces as actions
-from derex.envs.suites.common import NotInstalled, split_number, unknown
+from derex.envs.suites.common import ClosingOnce, NotInstalled, check_name, choice, encode, split_number
 from derex.types import Discrete, EnvironmentSpec, Words
 
 FOLDER = "contributed/dmlab30"
@@ -109,9 +108,7 @@ REPEATS = 4
 HORIZON = 9_000
 """ten minutes at 60 frames per second; the levels' own clocks are shorter"""
 OBSERVATION = {"image": jax.ShapeDtypeStruct((HEIGHT, WIDTH, 3), np.uint8), "instruction": Words()}
-
 _SEEDS = 2**31 - 1
-
 
 ACTION_NAMES = (
     "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME",
@@ -130,22 +127,17 @@ def _action(look: int = 0, tilt: int = 0, strafe: int = 0, move: int = 0, fire: 
     return (look, tilt, strafe, move, fire, 0, 0)
 
 
-_MOVES = (_action(move=1), _action(move=-1), _action(strafe=-1), _action(strafe=1))
-ACTIONS: dict[int, tuple[tuple[int, ...], ...]] = {
-    9: (
-        *_MOVES,
-        *(_action(look=look) for look in (-20, 20)),
-        *(_action(look=look, move=1) for look in (-20, 20)),
+def _actions(looks: tuple[int, ...], tilts: tuple[int, ...] = ()) -> tuple[tuple[int, ...], ...]:
+    return (
+        *(_action(move=1), _action(move=-1), _action(strafe=-1), _action(strafe=1)),
+        *(_action(look=look) for look in looks),
+        *(_action(tilt=tilt) for tilt in tilts),
+        *(_action(look=look, move=1) for look in looks),
         _action(fire=1),
-    ),
-    15: (
-        *_MOVES,
-        *(_action(look=look) for look in (-10, 10, -60, 60)),
-        *(_action(tilt=tilt) for tilt in (10, -10)),
-        *(_action(look=look, move=1) for look in (-10, 10, -60, 60)),
-        _action(fire=1),
-    ),
-}
+    )
+
+
+ACTIONS = {9: _actions((-20, 20)), 15: _actions((-10, 10, -60, 60), (10, -10))}
 
 
 @dataclass(frozen=True)
@@ -168,8 +160,11 @@ class LevelCache:
 
     def write(self, key: str, pk3_path: str) -> None:
         """Caches the level at `pk3_path` atomically; warns if the disk cannot be written."""
+        part = self.folder / f"{uuid.uuid4().hex}.part"
         try:
-            self._keep(key, pk3_path)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(pk3_path, part)
+            os.replace(part, self._place(key))
         except OSError as error:
             warnings.warn(
                 f"compiled levels of DeepMind Lab are not kept in {self.folder}: {error.strerror or error}. Every "
@@ -177,81 +172,62 @@ class LevelCache:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-    def _keep(self, key: str, pk3_path: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-        os.close(handle)
-        try:
-            shutil.copyfile(pk3_path, name)
-            os.replace(name, self._place(key))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        finally:
+            with suppress(OSError):
+                part.unlink()
 
     def _place(self, key: str) -> Path:
         # keys may contain characters that file names may not
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.pk3"
 
 
-class DmLab:
+class DmLab(ClosingOnce):
     """One DeepMind Lab level."""
 
-    def __init__(self, lab: Any, name: str, n_actions: int = 15):
-        """Wraps a `deepmind_lab.Lab` that observes RGB_INTERLEAVED and INSTR.
-
-        Args:
-            lab: the level.
-            name: name for `spec`.
-            n_actions: 9 or 15.
-        """
-        _check_actions(lab, name)
-        self._lab = lab
+    def __init__(self, lab: Any, name: str, n_actions: int):
+        """Wraps a `deepmind_lab.Lab` that observes RGB_INTERLEAVED and INSTR; with 9 or 15 actions."""
+        self._env = lab
+        # actions of another version, or in another order, would turn where ours walk
+        listed = getattr(lab, "action_spec", None)
+        found = ACTION_NAMES if listed is None else tuple(str(each["name"]) for each in listed())
+        if found != ACTION_NAMES:
+            raise ValueError(
+                f"name: an action of '{name}' is {', '.join(found)} in the deepmind_lab that is installed; expected "
+                f"{', '.join(ACTION_NAMES)}, in this order. Build a version with these actions."
+            )
         self._actions = [np.asarray(action, np.intc) for action in ACTIONS[n_actions]]
         self.spec = EnvironmentSpec(name, OBSERVATION, Discrete(n_actions), HORIZON)
-        self._last: Any = None
-        self._open = True
 
     def begin(self, seed: int) -> Any:
         """Starts a new episode with this seed."""
-        self._lab.reset(seed=seed % _SEEDS)
-        self._last = self._observation()
+        self._env.reset(seed=seed % _SEEDS)
+        self._last = self._look()
         return self._last
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Repeats the action for four frames; after the end, when there is no new frame, returns the last one."""
-        chosen = self._actions[actions.choice(action, len(self._actions))]
-        reward = float(self._lab.step(chosen, num_steps=REPEATS))
-        ended = not self._lab.is_running()
+        chosen = self._actions[choice(action, len(self._actions))]
+        reward = float(self._env.step(chosen, num_steps=REPEATS))
+        ended = not self._env.is_running()
         if not ended:
-            self._last = self._observation()
+            self._last = self._look()
         return HostStep(self._last, reward, ended, False)
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """Returns the agent's current view."""
         return self._last["image"]
 
-    def close(self) -> None:
-        """Closes the level; later calls do nothing."""
-        if self._open:
-            self._open = False
-            self._lab.close()
-
-    def _observation(self) -> dict[str, np.ndarray]:
-        seen = self._lab.observations()
+    def _look(self) -> dict[str, np.ndarray]:
+        seen = self._env.observations()
         # copy: the lab writes the next frame into the same array
-        return {
-            "image": np.array(seen["RGB_INTERLEAVED"], np.uint8),
-            "instruction": words.encode(str(seen["INSTR"]), OBSERVATION["instruction"]),
-        }
+        image = np.array(seen["RGB_INTERLEAVED"], np.uint8)
+        return {"image": image, "instruction": encode(str(seen["INSTR"]), OBSERVATION["instruction"])}
 
 
 def make(name: str) -> DmLab:
     """Makes the level with this name; a split level without a suffix means its `_train` variant."""
     base, n_actions = split_number("dmlab", name, 15, ACTIONS)
-    known = [*LEVELS, *names()]
-    if base not in known:
-        raise unknown("dmlab", base, known)
+    check_name("dmlab", base, [*LEVELS, *names()])
     level = f"{base}_train" if base in SPLIT else base
     try:
         deepmind_lab: Any = importlib.import_module("deepmind_lab")
@@ -260,12 +236,19 @@ def make(name: str) -> DmLab:
             "deepmind_lab is not installed. It is not on package indexes: build it from its source, "
             "https://github.com/google-deepmind/lab, and install the wheel."
         ) from error
+    config = {"width": str(WIDTH), "height": str(HEIGHT)}  # the interface takes strings only
+    if level.endswith("_test"):
+        config["allowHoldOutLevels"] = "true"
+    dataset = os.environ.get("DEREX_DMLAB_DATASET", "")
+    if level.startswith("psychlab") and dataset:
+        config["datasetPath"] = dataset
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derex" / "dmlab"
     lab = deepmind_lab.Lab(
         f"{FOLDER}/{level}",
         ["RGB_INTERLEAVED", "INSTR"],
-        config=_config(level),
+        config=config,
         renderer="software",
-        level_cache=LevelCache(_cache_folder()),
+        level_cache=LevelCache(Path(os.environ.get("DEREX_DMLAB_CACHE") or cache)),
     )
     try:
         return DmLab(lab, f"dmlab:{name}", n_actions)
@@ -277,34 +260,3 @@ def make(name: str) -> DmLab:
 def names() -> list[str]:
     """Returns the training and test levels of DMLab-30."""
     return [*training_levels(), *(level for level in held_out_levels() if level not in LEVELS)]
-
-
-def _check_actions(lab: Any, name: str) -> None:
-    """Raises ValueError if the lab declares other actions than `ACTION_NAMES`, or in another order."""
-    asked = getattr(lab, "action_spec", None)
-    if asked is None:
-        return
-    found = tuple(str(each["name"]) for each in asked())
-    if found != ACTION_NAMES:
-        raise ValueError(
-            f"name: an action of '{name}' is {', '.join(found)} in the deepmind_lab that is installed; expected "
-            f"{', '.join(ACTION_NAMES)}, in this order. Build a version with these actions."
-        )
-
-
-def _config(level: str) -> dict[str, str]:
-    """Returns the level's options; the interface takes strings only."""
-    config = {"width": str(WIDTH), "height": str(HEIGHT)}
-    if level.endswith("_test"):
-        config["allowHoldOutLevels"] = "true"
-    dataset = os.environ.get("DEREX_DMLAB_DATASET", "")
-    if level.startswith("psychlab") and dataset:
-        config["datasetPath"] = dataset
-    return config
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("DEREX_DMLAB_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derex" / "dmlab"

@@ -16,10 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Shaped
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import common as words
-from derex.envs.suites import minigrid, spaces
-from derex.envs.suites.common import load, unknown
-from derex.envs.suites.gymnasium import HORIZON, quiet
+from derex.envs.suites import gymnasium, minigrid
+from derex.envs.suites.common import ClosingOnce, ObservationReader, check_name, encode, load, read_parts
 from derex.types import Discrete, EnvironmentSpec
 
 HANGING = {"BabyAI-SynthS5R2-v0": (1, 2, 7)}
@@ -29,29 +27,27 @@ _CHANNELS = (1, 3, 4)
 _SEEDS = 2**31 - 1
 
 
-class EnvPool:
+class EnvPool(ClosingOnce):
     """A batch of n environments; like a `gymnasium.vector.VectorEnv`, without its spaces."""
 
     def __init__(self, pool: Any, name: str):
         """Wraps the return value of `envpool.make_gymnasium`."""
-        self._pool = pool
+        self._env, self.metadata = pool, pool.metadata
         self.num_envs = int(pool.config["num_envs"])
-        self.metadata = pool.metadata
-        self._told = told = "mission" in getattr(pool.observation_space, "spaces", {})
-        seen = (
-            spaces.ObservationReader(minigrid.OBSERVATION, _read_missions)
-            if told
-            else many(pool.observation_space)
+        space = pool.observation_space
+        self._told = "mission" in getattr(space, "spaces", {})
+        reader = (
+            ObservationReader(minigrid.OBSERVATION, _read_missions)
+            if self._told
+            else _make_batch_reader(space)
         )
-        self._read = seen.read
-        self._acted = spaces.acts(pool.action_space)
-        success = minigrid.SUCCESS if told else None
-        self.spec = EnvironmentSpec(name, seen.spec, self._acted.spec, _horizon(pool.config), success)
-        self._open = True
+        self._read, self._writer = reader.read, gymnasium.make_writer(pool.action_space)
+        success = minigrid.SUCCESS if self._told else None
+        self.spec = EnvironmentSpec(name, reader.spec, self._writer.spec, _horizon(pool.config), success)
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
         """Returns the first observations; seeds are fixed when the pool is made."""
-        seen, info = self._pool.reset()
+        seen, info = self._env.reset()
         return self._read(seen), info
 
     def step(
@@ -60,18 +56,12 @@ class EnvPool:
         Any, Float32[np.ndarray, " n"], Bool[np.ndarray, " n"], Bool[np.ndarray, " n"], dict[str, Any]
     ]:
         """Returns observations, rewards, terminated, truncated and info."""
-        seen, reward, terminated, truncated, info = self._pool.step(self._actions(actions))
+        seen, reward, terminated, truncated, info = self._env.step(self._actions(actions))
         ended = np.asarray(terminated, bool)
         if self._told:  # envpool reports success at the time limit as a truncation
             ended = ended | (np.asarray(truncated, bool) & (np.asarray(reward) > 0))
         cut = np.asarray(truncated, bool) & ~ended
         return self._read(seen), np.asarray(reward, np.float32), ended, cut, info
-
-    def close(self) -> None:
-        """Closes the pool; later calls do nothing."""
-        if self._open:
-            self._open = False
-            self._pool.close()
 
     def _actions(self, actions: Shaped[Any, "n *action"]) -> np.ndarray:
         array, spec = np.asarray(actions), self.spec.action
@@ -82,8 +72,8 @@ class EnvPool:
         if isinstance(spec, Discrete) and array.ndim == 1 and array.dtype.kind in "iu":
             if np.any((array < 0) | (array >= spec.n)):
                 raise ValueError(f"actions: expected integers from 0 to {spec.n - 1}, got {array}.")
-            return array.astype(np.int32) + int(self._pool.action_space.start)
-        return np.stack([self._acted.write(row) for row in array])
+            return array.astype(np.int32) + int(self._env.action_space.start)
+        return np.stack([self._writer.write(row) for row in array])
 
 
 class PoolOfOne:
@@ -91,20 +81,20 @@ class PoolOfOne:
 
     def __init__(self, name: str):
         """Makes a pool to read its specification."""
-        self._name = name
-        self._pool = make_many(name, 1, 0)
+        self._name, self._pool = name, make_many(name, 1, 0)
         self.spec = self._pool.spec
 
     def begin(self, seed: int) -> Any:
         """Starts a new episode in a new pool with this seed."""
         self._pool.close()
         self._pool = make_many(self._name, 1, seed)
-        return _first(self._pool.reset()[0])
+        return jax.tree.map(lambda leaf: leaf[0], self._pool.reset()[0])
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Takes one step."""
-        seen, reward, terminated, truncated, _ = self._pool.step(np.asarray(action)[None])
-        return HostStep(_first(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]))
+        batch = self._pool.step(np.asarray(action)[None])[:4]
+        seen, reward, terminated, truncated = jax.tree.map(lambda leaf: leaf[0], batch)
+        return HostStep(seen, float(reward), bool(terminated), bool(truncated))
 
     def close(self) -> None:
         """Closes the pool."""
@@ -114,24 +104,19 @@ class PoolOfOne:
 def make_many(name: str, n: int, seed: int) -> EnvPool:
     """Makes n environments with this id, seeded with seed, seed + 1, …"""
     package = load("envpool", "envpool")
-    known = names()
-    if name not in known:
-        raise unknown("envpool", name, known)
-    _refuse_hanging(name, package.__version__)
+    check_name("envpool", name, names())
+    check_hanging(name, package.__version__)
     if n < 1:
         raise ValueError(f"n: expected at least one environment, got {n}.")
-    with quiet():
+    with gymnasium.ignore_warnings():
         config = package.make_spec(name).config
-        limit = (
-            {} if config.max_episode_steps or hasattr(config, "room_size") else {"max_episode_steps": HORIZON}
-        )
+        limited = config.max_episode_steps or hasattr(config, "room_size")
+        limit = {} if limited else {"max_episode_steps": gymnasium.HORIZON}
         pool = package.make_gymnasium(name, num_envs=n, seed=seed % _SEEDS, **limit)
         return EnvPool(pool, f"envpool:{name}")
 
 
-def make(name: str) -> PoolOfOne:
-    """Makes one environment with this id; use `make_many` for batches."""
-    return PoolOfOne(name)
+make = PoolOfOne
 
 
 def names() -> list[str]:
@@ -139,28 +124,8 @@ def names() -> list[str]:
     return sorted(load("envpool", "envpool").list_all_envs())
 
 
-def many(space: Any) -> spaces.ObservationReader:
-    """Returns a reader for batched observations of a Box, a Discrete, or a Dict of them."""
-    from gymnasium.spaces import Box, Dict
-
-    if isinstance(space, Dict):
-        parts = {name: many(part) for name, part in space.spaces.items()}
-        return spaces.ObservationReader(
-            {name: part.spec for name, part in parts.items()},
-            lambda seen: {name: part.read(seen[name]) for name, part in parts.items()},
-        )
-    if isinstance(space, Box) and _channels_first(space):
-        channels, height, width = space.shape
-        spec = jax.ShapeDtypeStruct((height, width, channels), np.uint8)
-        return spaces.ObservationReader(spec, lambda seen: np.ascontiguousarray(np.moveaxis(seen, 1, -1)))
-    single = spaces.observations(space)
-    if isinstance(space, Box):
-        shape, dtype = single.spec.shape, single.spec.dtype
-        return single._replace(read=lambda seen: np.asarray(seen, dtype).reshape(len(seen), *shape))
-    return single._replace(read=lambda seen: np.stack([single.read(row) for row in seen]))
-
-
-def _refuse_hanging(name: str, version: str) -> None:
+def check_hanging(name: str, version: str) -> None:
+    """Raises if the environment hangs in this version of envpool."""
     if name in HANGING and tuple(int(number) for number in re.findall(r"\d+", version)[:3]) <= HANGING[name]:
         raise ValueError(
             f"name: 'envpool:{name}' hangs in envpool {version}: for some seeds it never finds a grid. Use "
@@ -168,11 +133,21 @@ def _refuse_hanging(name: str, version: str) -> None:
         )
 
 
-def _channels_first(space: Any) -> bool:
-    shape = space.shape
-    return (
-        space.dtype == np.uint8 and len(shape) == 3 and shape[0] in _CHANNELS and shape[-1] not in _CHANNELS
-    )
+def _make_batch_reader(space: Any) -> ObservationReader:
+    """A reader for batched observations of a Box, a Discrete, or a Dict of them."""
+    from gymnasium.spaces import Box, Dict
+
+    if isinstance(space, Dict):
+        return read_parts({name: _make_batch_reader(part) for name, part in space.spaces.items()})
+    single, shape = gymnasium.make_reader(space), space.shape
+    if not isinstance(space, Box):
+        return single._replace(read=lambda seen: np.stack([single.read(row) for row in seen]))
+    channels_first = space.dtype == np.uint8 and len(shape) == 3 and shape[0] in _CHANNELS
+    if channels_first and shape[-1] not in _CHANNELS:
+        spec = jax.ShapeDtypeStruct((*shape[1:], shape[0]), np.uint8)
+        return ObservationReader(spec, lambda seen: np.ascontiguousarray(np.moveaxis(seen, 1, -1)))
+    shape, dtype = single.spec.shape, single.spec.dtype
+    return single._replace(read=lambda seen: np.asarray(seen, dtype).reshape(len(seen), *shape))
 
 
 def _read_missions(seen: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -185,7 +160,7 @@ def _read_missions(seen: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=4096)
 def _mission_words(mission: bytes) -> Int32[np.ndarray, " words"]:
-    return words.encode(mission, minigrid.OBSERVATION["mission"])
+    return encode(mission, minigrid.OBSERVATION["mission"])
 
 
 def _horizon(config: dict[str, Any]) -> int:
@@ -194,8 +169,4 @@ def _horizon(config: dict[str, Any]) -> int:
         return int(config["max_episode_steps"])
     if "room_size" in config:
         return minigrid.longest(config["room_size"], config["num_rows"], config["num_cols"])
-    return HORIZON
-
-
-def _first(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], tree)
+    return gymnasium.HORIZON

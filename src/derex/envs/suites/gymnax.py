@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
 
 from derex._text import install_command
-from derex.envs.suites.common import NotInstalled, load, settled, unknown
+from derex.envs.suites.common import NotInstalled, cast_like, check_name, load
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
 SUCCESS = {
@@ -37,20 +37,16 @@ class Gymnax:
 
     def __init__(self, name: str) -> None:
         gymnax = _package()
-        if name not in names():
-            raise unknown("gymnax", name, names())
+        check_name("gymnax", name, names())
         self._env, self._params = gymnax.make(name)
-        self._observed, self._state = jax.eval_shape(
+        observed, self._state = jax.eval_shape(
             lambda key: self._env.reset_env(key, self._params), jax.random.key(0)
         )
-        self._ids = 0
-        if self._observed.shape == ():
-            self._ids = int(self._env.observation_space(self._params).n)
+        shape = observed.shape
+        self._ids = 0 if shape else int(self._env.observation_space(self._params).n)
         self.spec = EnvironmentSpec(
             name=f"gymnax:{name}",
-            observation=jax.ShapeDtypeStruct(
-                (self._ids,) if self._ids else self._observed.shape, jnp.float32
-            ),
+            observation=jax.ShapeDtypeStruct(shape or (self._ids,), jnp.float32),
             action=_action(name, self._env.action_space(self._params)),
             horizon=int(self._params.max_steps_in_episode),
             success_return=SUCCESS.get(name),
@@ -59,7 +55,7 @@ class Gymnax:
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Float32[Array, "*shape"]]:
         """Starts a new episode."""
         observation, state = self._env.reset_env(key, self._params)
-        return settled(state, self._state), self._observe(observation)
+        return cast_like(state, self._state), self._observe(observation)
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
@@ -69,7 +65,7 @@ class Gymnax:
             action = jnp.clip(action, self.spec.action.low, self.spec.action.high)
         observation, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         reward, terminated = jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
-        return settled(state, self._state), self._observe(observation), reward, terminated
+        return cast_like(state, self._state), self._observe(observation), reward, terminated
 
     def _observe(self, observation: Shaped[Array, "*any"]) -> Float32[Array, "*shape"]:
         if self._ids:
@@ -77,9 +73,7 @@ class Gymnax:
         return jnp.asarray(observation, jnp.float32)
 
 
-def make(name: str) -> Gymnax:
-    """Makes the environment with this name."""
-    return Gymnax(name)
+make = Gymnax
 
 
 def names() -> list[str]:

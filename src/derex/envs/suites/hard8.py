@@ -12,17 +12,23 @@ HAND_FORCE as vectors, text as words; `Score`, `reward` and `discount` are not o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import dm_env as dm_specs
-from derex.envs.suites import spaces as actions
-from derex.envs.suites.common import load, unknown
-from derex.envs.suites.hard8_connection import Connection, Options, ServerError, Unreachable, connect
+from derex.envs.suites import dm_env
+from derex.envs.suites.common import check_name, load, make_range
+from derex.envs.suites.hard8_connection import (
+    Connection,
+    Options,
+    ServerError,
+    Unreachable,
+    connect,
+    load_messages,
+)
 from derex.types import EnvironmentSpec
 
 HEIGHT, WIDTH = 72, 96
@@ -38,7 +44,7 @@ ACTIONS: dict[str, tuple[float, float]] = {
     "HAND_GRIP": (0.0, 1.0),
 }
 """Names and bounds. The server keeps the last value of each, so every step sends all of them."""
-REST = dict.fromkeys(ACTIONS, 0.0)
+BOUNDS = make_range(*np.transpose(list(ACTIONS.values())))
 PICTURE = "RGB_INTERLEAVED"
 HIDDEN = ("reward", "discount", "Score")
 """parts of an answer that the agent does not observe"""
@@ -61,74 +67,63 @@ LEVELS = {
 }
 """level names, with their titles in the paper"""
 
-_BOUNDS = actions.make_range(
-    np.asarray([low for low, _ in ACTIONS.values()]), np.asarray([high for _, high in ACTIONS.values()])
-)
-
-
-class Answer(NamedTuple):
-    """The server's answer to a step."""
-
-    observations: dict[str, Any]
-    discount: float
-    over: bool
-
 
 class World:
-    """A joined world on a server."""
+    """A world on a server, created and joined."""
 
-    def __init__(self, connection: Connection, name: str, described: Any):
-        """Checks the specs in the server's answer to a join request."""
-        from dm_env_rpc.v1 import spec_manager
+    def __init__(self, connection: Connection, level: str, seed: int):
+        """Creates the world, joins it and checks its specs."""
+        from dm_env_rpc.v1 import dm_env_utils, spec_manager, tensor_utils
 
-        self._connection, self._name, self._described = connection, name, described
+        def settings(**values: Any) -> dict[str, Any]:
+            return {name: tensor_utils.pack_tensor(value) for name, value in values.items()}
+
+        self._connection, rpc = connection, load_messages()
+        with _checked("join"):
+            level_settings = settings(seed=seed, episodeId=0, levelName=level)
+            self._name = connection.send(rpc.CreateWorldRequest(settings=level_settings)).world_name
+            size = settings(width=WIDTH, height=HEIGHT)
+            self._specs = connection.send(rpc.JoinWorldRequest(world_name=self._name, settings=size)).specs
         with _checked("specs"):
-            self._acts = spec_manager.SpecManager(described.actions)
-            self._sees = spec_manager.SpecManager(described.observations)
-        missing = [action for action in ACTIONS if action not in self._acts.names()]
-        if missing:
-            raise ServerError(
-                f"specs: the server does not take {', '.join(missing)}; this is not a DM-Hard-8 server."
-            )
-        if not {"reward", "Score"} & set(self._sees.names()):
-            raise ServerError(
-                "specs: the server shows neither a reward nor a Score; this is not a DM-Hard-8 server."
-            )
-        picture = self.shown().get(PICTURE)
+            self._acts = spec_manager.SpecManager(self._specs.actions)
+            self._sees = spec_manager.SpecManager(self._specs.observations)
+            seen = {name: self._sees.name_to_spec(name) for name in sorted(self._sees.names())}
+            shown = {name: spec for name, spec in seen.items() if name not in HIDDEN}
+            self.shown = {
+                name: _at_least_one(dm_env_utils.tensor_spec_to_dm_env_spec(spec))
+                for name, spec in shown.items()
+            }
+            """dm_env specs of the agent's observations"""
+            missing = [action for action in ACTIONS if action not in self._acts.names()]
+        if missing or not {"reward", "Score"} & set(seen):
+            lack = f"does not take {', '.join(missing)}" if missing else "shows neither a reward nor a Score"
+            raise ServerError(f"specs: the server {lack}; this is not a DM-Hard-8 server.")
+        picture = self.shown.get(PICTURE)
         if picture is None or picture.shape != (HEIGHT, WIDTH, 3) or picture.dtype != np.uint8:
             raise ServerError(
                 f"specs: expected {PICTURE} of {HEIGHT} x {WIDTH} x 3 bytes, the server has {picture}."
             )
 
-    def shown(self) -> dict[str, Any]:
-        """Returns the dm_env specs of the agent's observations; scalars become vectors of length 1."""
-        from dm_env_rpc.v1 import dm_env_utils
-
-        with _checked("specs"):
-            found = {
-                name: dm_env_utils.tensor_spec_to_dm_env_spec(self._sees.name_to_spec(name))
-                for name in sorted(self._sees.names())
-                if name not in HIDDEN
-            }
-        return {name: _at_least_one(spec) for name, spec in found.items()}
-
-    def reset(self) -> Answer:
-        """Starts a new episode and returns its first step."""
-        rpc = _messages()
+    def reset(self) -> dict[str, Any]:
+        """Starts a new episode and returns the observations of its first step."""
         with _checked("reset"):
-            answer = self._connection.send(rpc.ResetRequest())
-            if answer.specs != self._described:
+            answer = self._connection.send(load_messages().ResetRequest())
+            if answer.specs != self._specs:
                 raise ServerError("reset: the server changed its specs between two episodes.")
-        first = self.step(REST)
-        if first.over:
+        observations, _, over = self.step(dict.fromkeys(ACTIONS, 0.0))
+        if over:
             raise ServerError("reset: the server ended the new episode at its first step.")
-        return first
+        return observations
 
-    def step(self, values: dict[str, float]) -> Answer:
-        """Takes one step; `values` must contain every action."""
-        rpc = _messages()
+    def step(self, values: dict[str, float]) -> tuple[dict[str, Any], float, bool]:
+        """Takes one step with a value of every action; returns observations, discount and whether it was the last."""
+        rpc = load_messages()
         with _checked("step"):
-            packed = {name: self._shaped(name, value) for name, value in values.items()}
+            # in the shape of the server's specs: scalars or vectors of length 1
+            packed = {
+                name: np.full(tuple(self._acts.name_to_spec(name).shape), value)
+                for name, value in values.items()
+            }
             request = rpc.StepRequest(
                 requested_observations=sorted(self._sees.name_to_uid(name) for name in self._sees.names()),
                 actions=self._acts.pack(packed),
@@ -142,42 +137,26 @@ class World:
             if answer.state not in (states.RUNNING, states.TERMINATED, states.INTERRUPTED):
                 raise ServerError(f"step: the server answered the state {answer.state}.")
             usual = 0.0 if answer.state == states.TERMINATED else 1.0
-            discount = float(np.ravel(observations.get("discount", usual))[0])
-        return Answer(observations, discount, answer.state != states.RUNNING)
+            discount = _first(observations.get("discount", usual))
+        return observations, discount, answer.state != states.RUNNING
 
     def leave(self) -> None:
         """Leaves the world and destroys it on the server."""
-        rpc = _messages()
         with _checked("leave"):
-            self._connection.send(rpc.LeaveWorldRequest())
-            self._connection.send(rpc.DestroyWorldRequest(world_name=self._name))
-
-    def _shaped(self, name: str, value: float) -> np.ndarray:
-        """Returns the value in the shape of the server's spec: a scalar or a vector of length 1."""
-        return np.full(tuple(self._acts.name_to_spec(name).shape), value)
+            self._connection.send(load_messages().LeaveWorldRequest())
+            self._connection.send(load_messages().DestroyWorldRequest(world_name=self._name))
 
 
-def world_of(connection: Connection, level: str, seed: int) -> World:
-    """Creates a world with this level on the server and joins it."""
-    from dm_env_rpc.v1 import tensor_utils
-
-    rpc = _messages()
-
-    def settings(**values: Any) -> dict[str, Any]:
-        return {name: tensor_utils.pack_tensor(value) for name, value in values.items()}
-
-    with _checked("join"):
-        created = connection.send(
-            rpc.CreateWorldRequest(settings=settings(seed=seed, episodeId=0, levelName=level))
-        )
-        joined = connection.send(
-            rpc.JoinWorldRequest(world_name=created.world_name, settings=settings(width=WIDTH, height=HEIGHT))
-        )
-    return World(connection, created.world_name, joined.specs)
+def _first(value: Any) -> float:
+    return float(np.ravel(value)[0])
 
 
-def _messages() -> Any:
-    return load("dm_env_rpc.v1.dm_env_rpc_pb2", "hard8")
+def _at_least_one(spec: Any) -> Any:
+    """The dm_env spec; a vector of length 1 in place of a single number."""
+    from dm_env import specs
+
+    plain = not isinstance(spec, specs.DiscreteArray | specs.StringArray) and spec.shape == ()
+    return specs.Array((1,), spec.dtype, spec.name) if plain else spec
 
 
 @contextmanager
@@ -195,13 +174,6 @@ def _checked(what: str) -> Iterator[None]:
         raise ServerError(f"{what}: the server's answer makes no sense: {problem!r}") from problem
 
 
-def _at_least_one(spec: Any) -> Any:
-    from dm_env import specs
-
-    plain = not isinstance(spec, specs.DiscreteArray | specs.StringArray) and spec.shape == ()
-    return specs.Array((1,), spec.dtype, spec.name) if plain else spec
-
-
 class Hard8:
     """One level on a server. After a `ServerError` the next episode uses a new connection."""
 
@@ -211,20 +183,20 @@ class Hard8:
         self._connection: Connection | None = None
         self._world: World | None = None
         self._used = False
-        self._score, self._image = 0.0, None
+        self._image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
         try:
-            self._specs = self._joined(seed=0).shown()
-            self._seen = dm_specs.observations(self._specs)
+            self._specs = self._join(seed=0).shown
+            self._reader = dm_env.make_reader(self._specs)
         except BaseException:
             self._drop()  # the caller gets no object to close
             raise
-        self.spec = EnvironmentSpec(name, self._seen.spec, _BOUNDS.spec, HORIZON, SUCCESS)
+        self.spec = EnvironmentSpec(name, self._reader.spec, BOUNDS.spec, HORIZON, SUCCESS)
 
     def begin(self, seed: int) -> Any:
         """Starts a new episode, reconnecting if necessary."""
         for number in range(TRIES):
             try:
-                return self._begun(seed)
+                return self._begin(seed)
             except ServerError as error:
                 self._drop()
                 if number == TRIES - 1 or isinstance(error, Unreachable):
@@ -233,56 +205,52 @@ class Hard8:
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Repeats the action for `Options.repeats` server steps and sums the rewards."""
-        values = dict(zip(ACTIONS, _BOUNDS.scaled(action).tolist(), strict=True))
+        values = dict(zip(ACTIONS, BOUNDS.scaled(action).tolist(), strict=True))
         if self._world is None:
             raise ServerError("act: there is no episode under way. Call begin.")
         try:
-            reward, discount = 0.0, 1.0
+            reward, discount, over = 0.0, 1.0, False
             for _ in range(self._options.repeats):
-                step = self._world.step(values)
-                reward += self._reward(step.observations)
-                discount *= step.discount
-                if step.over:
+                observations, factor, over = self._world.step(values)
+                reward, discount = reward + self._reward(observations), discount * factor
+                if over:
                     break
-            seen = self._read(step.observations)
+            seen = self._read(observations)
         except ServerError:
             self._drop()
             raise
-        return HostStep(seen, reward, step.over and discount == 0, step.over and discount != 0)
+        return HostStep(seen, reward, over and discount == 0, over and discount != 0)
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """Returns the agent's current view."""
-        return np.zeros((HEIGHT, WIDTH, 3), np.uint8) if self._image is None else self._image
+        return self._image
 
     def close(self) -> None:
         """Leaves the world and closes the connection; later calls do nothing."""
-        world, self._world = self._world, None
-        try:
-            if world is not None:
-                world.leave()
-        except ServerError:
-            pass  # the server is already gone
-        finally:
-            self._drop()
+        with suppress(ServerError):  # the server may be gone already
+            if self._world is not None:
+                self._world.leave()
+        self._drop()
 
-    def _begun(self, seed: int) -> Any:
+    def _begin(self, seed: int) -> Any:
         world = self._world
         if world is None or not self._used or self._options.fresh_worlds:
-            world = self._joined(seed)
-            if world.shown() != self._specs:
+            world = self._join(seed)
+            if world.shown != self._specs:
                 raise ServerError(f"observations: {self._options.address} changed its observation specs.")
         self._used = True
-        step = world.reset()
-        self._score = step.observations.get("Score", 0.0)
-        return self._read(step.observations)
+        observations = world.reset()
+        self._score = _first(observations.get("Score", 0.0))
+        return self._read(observations)
 
-    def _joined(self, seed: int) -> World:
+    def _join(self, seed: int) -> World:
+        """Joins a new world, after leaving the one before."""
         if self._world is not None:
             self._world.leave()
             self._world = None
         if self._connection is None:
             self._connection = connect(self._options)
-        self._world = world_of(self._connection, self._level, seed)
+        self._world = World(self._connection, self._level, seed)
         return self._world
 
     def _drop(self) -> None:
@@ -292,18 +260,15 @@ class Hard8:
 
     def _reward(self, observations: dict[str, Any]) -> float:
         """Returns the server's reward, or else the increase of its score."""
-        before, self._score = self._score, float(np.ravel(observations.get("Score", 0.0))[0])
-        reward = (
-            observations["reward"] if "reward" in observations else self._score - float(np.ravel(before)[0])
-        )
-        value = float(np.ravel(reward)[0])
-        if not np.isfinite(value):
-            raise ServerError(f"reward: {self._options.address} answered {value}, expected a finite number.")
-        return value
+        before, self._score = self._score, _first(observations.get("Score", 0.0))
+        reward = _first(observations["reward"]) if "reward" in observations else self._score - before
+        if not np.isfinite(reward):
+            raise ServerError(f"reward: {self._options.address} answered {reward}, expected a finite number.")
+        return reward
 
     def _read(self, observations: dict[str, Any]) -> Any:
         try:
-            seen = self._seen.read(observations)
+            seen = self._reader.read(observations)
         except (ValueError, KeyError) as error:
             raise ServerError(
                 f"observation: {self._options.address} sent an observation that does not match its specs: {error}"
@@ -322,10 +287,9 @@ def make(name: str) -> Hard8:
     load("dm_env_rpc", "hard8")
     asked, at, address = name.partition("@")
     by_name = {level: level for level in LEVELS} | {_slug(title): level for level, title in LEVELS.items()}
-    level = by_name.get(_slug(asked))
-    if level is None:
-        raise unknown("hard8", asked, by_name)
-    return Hard8(level, f"hard8:{name}", Options.from_environment(**({"address": address} if at else {})))
+    check_name("hard8", _slug(asked), by_name)
+    options = Options.from_environment(**({"address": address} if at else {}))
+    return Hard8(by_name[_slug(asked)], f"hard8:{name}", options)
 
 
 def names() -> list[str]:

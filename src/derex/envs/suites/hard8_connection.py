@@ -33,7 +33,7 @@ class Options:
     """Connection settings; each can be set by an environment variable `DEREX_HARD8_<NAME>`."""
 
     address: str = "localhost:10000"
-    """host:port"""
+    """host:port or [host]:port"""
     certificate: str = ""
     """PEM file of trusted certificates; required for servers on other machines"""
     ready_seconds: float = 40.0
@@ -48,7 +48,9 @@ class Options:
     """create a new world for each episode, so that seeds are reproducible; otherwise worlds are reset"""
 
     def __post_init__(self) -> None:
-        split_address(self.address)
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise ValueError(f"address: expected host:port, such as localhost:10000, got {self.address!r}.")
         for name in ("ready_seconds", "answer_seconds", "largest_message", "repeats"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)}.")
@@ -58,18 +60,41 @@ class Options:
         """Reads the environment variables; keyword arguments override them."""
         found: dict[str, Any] = {}
         for name, usual in vars(cls()).items():
-            text = os.environ.get(f"DEREX_HARD8_{name.upper()}")
+            variable = f"DEREX_HARD8_{name.upper()}"
+            text = os.environ.get(variable)
             if text is None:
                 continue
             try:
-                found[name] = (
-                    text.lower() in ("1", "true", "yes") if isinstance(usual, bool) else type(usual)(text)
-                )
+                yes = text.lower() in ("1", "true", "yes")
+                found[name] = yes if isinstance(usual, bool) else type(usual)(text)
             except ValueError as error:
-                raise ValueError(
-                    f"DEREX_HARD8_{name.upper()}: expected a number such as {usual}, got {text!r}."
-                ) from error
+                raise ValueError(f"{variable}: expected a number such as {usual}, got {text!r}.") from error
         return cls(**{**found, **given})
+
+    @property
+    def host(self) -> str:
+        """The address without its port."""
+        return self.address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+    def is_loopback(self) -> bool:
+        """Returns whether the server is on this machine."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def credentials(self) -> Any:
+        """Returns TLS credentials, or local ones on this machine; refuses an unencrypted connection to another."""
+        import grpc
+
+        if self.certificate:
+            return grpc.ssl_channel_credentials(Path(self.certificate).read_bytes())
+        if not self.is_loopback():
+            raise ValueError(
+                f"address: {self.host!r} is another machine, and the connection would not be encrypted. Set "
+                "DEREX_HARD8_CERTIFICATE to the file of its certificate, or forward its port to localhost."
+            )
+        return grpc.local_channel_credentials()
 
 
 class Connection:
@@ -81,13 +106,12 @@ class Connection:
         from dm_env_rpc.v1 import dm_env_rpc_pb2_grpc
 
         self._options = options
-        size = options.largest_message
-        settings = [("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size)]
-        if is_loopback(split_address(options.address)[0]):
+        settings = [
+            (f"grpc.max_{way}_message_length", options.largest_message) for way in ("receive", "send")
+        ]
+        if options.is_loopback():
             settings.append(("grpc.enable_http_proxy", 0))  # localhost would be the proxy's own
-        self._channel = grpc.secure_channel(options.address, credentials(options), settings)
-        self._requests: queue.SimpleQueue = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        self._channel = grpc.secure_channel(options.address, options.credentials(), settings)
         try:
             grpc.channel_ready_future(self._channel).result(options.ready_seconds)
         except grpc.FutureTimeoutError as error:
@@ -96,9 +120,10 @@ class Connection:
                 f"address: nothing answers at {options.address} within {options.ready_seconds} s. Check that the "
                 "container is running and that its port 10000 is published there."
             ) from error
-        self._call = dm_env_rpc_pb2_grpc.EnvironmentStub(self._channel).Process(
-            iter(self._requests.get, None)
-        )
+        self._requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        stub = dm_env_rpc_pb2_grpc.EnvironmentStub(self._channel)
+        self._call = stub.Process(iter(self._requests.get, None))
         # a blocking gRPC read has no time limit; a reader thread and a queue provide one
         self._reader = threading.Thread(target=self._read, name="derex-hard8", daemon=True)
         self._reader.start()
@@ -108,28 +133,28 @@ class Connection:
         """Returns the answer to a request; raises DmEnvRpcError if the server rejects the request."""
         from dm_env_rpc.v1 import message_utils
 
+        options = self._options
         if not self._open:
-            raise ServerError(f"address: the connection to {self._options.address} is closed.")
+            raise ServerError(f"address: the connection to {options.address} is closed.")
         message, field = message_utils.pack_environment_request(request)
         self._requests.put(message)
+        cause: Exception | None = None
         try:
-            answer = self._answers.get(timeout=self._options.answer_seconds)
+            answer = self._answers.get(timeout=options.answer_seconds)
+            if not isinstance(answer, Exception):
+                return message_utils.unpack_environment_response(answer, field)
+            code, details = (
+                getattr(answer, "code", None),
+                getattr(answer, "details", None),
+            )  # of gRPC's errors
+            told = f"{code()}: {details()}" if code and details else f"{type(answer).__name__}: {answer}"
+            problem, cause = f"broke off: {told}", answer
         except queue.Empty:
-            self.close()
-            raise ServerError(
-                f"address: {self._options.address} did not answer a {field} request within "
-                f"{self._options.answer_seconds} s."
-            ) from None
-        if isinstance(answer, Exception):
-            self.close()
-            raise ServerError(f"address: {self._options.address} broke off: {_describe(answer)}") from answer
-        try:
-            return message_utils.unpack_environment_response(answer, field)
+            problem = f"did not answer a {field} request within {options.answer_seconds} s."
         except ValueError as error:
-            self.close()
-            raise ServerError(
-                f"address: {self._options.address} answered a {field} request with something else: {error}"
-            ) from error
+            problem, cause = f"answered a {field} request with something else: {error}", error
+        self.close()
+        raise ServerError(f"address: {options.address} {problem}") from cause
 
     def close(self) -> None:
         """Closes the connection; later calls do nothing."""
@@ -151,14 +176,13 @@ class Connection:
 
 def connect(options: Options) -> Connection:
     """Connects and waits until the server is ready: a step outside any world must return an error."""
-    messages = load("dm_env_rpc.v1.dm_env_rpc_pb2", "hard8")
     from dm_env_rpc.v1 import error
 
     until = time.monotonic() + options.ready_seconds
     while True:
         connection = Connection(options)
         try:
-            connection.send(messages.StepRequest())
+            connection.send(load_messages().StepRequest())
         except error.DmEnvRpcError:
             return connection
         except ServerError:
@@ -173,42 +197,6 @@ def connect(options: Options) -> Connection:
             )
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port` or `[host]:port`."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"address: expected host:port, such as localhost:10000, got {address!r}.")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether the host is this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def credentials(options: Options) -> Any:
-    """Returns TLS credentials, or local ones on this machine; raises ValueError for an unencrypted remote host."""
-    import grpc
-
-    if options.certificate:
-        return grpc.ssl_channel_credentials(Path(options.certificate).read_bytes())
-    host, _ = split_address(options.address)
-    if not is_loopback(host):
-        raise ValueError(
-            f"address: {host!r} is another machine, and the connection would not be encrypted. Set "
-            "DEREX_HARD8_CERTIFICATE to the file of its certificate, or forward its port to localhost."
-        )
-    return grpc.local_channel_credentials()
-
-
-def _describe(error: Exception) -> str:
-    """Returns a short description of a gRPC error."""
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    if callable(code) and callable(details):
-        return f"{code()}: {details()}"
-    return f"{type(error).__name__}: {error}"
+def load_messages() -> Any:
+    """Imports the messages of dm_env_rpc; if it is missing, the error says how to install it."""
+    return load("dm_env_rpc.v1.dm_env_rpc_pb2", "hard8")

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from derex.envs.suites import common as words
-from derex.envs.suites.common import load, unknown
-from derex.envs.suites.gymnasium import DrawnGymnasium, made
-from derex.envs.suites.spaces import ObservationReader
+from derex.envs.suites.common import ObservationReader, check_name, encode, load
+from derex.envs.suites.gymnasium import DrawnGymnasium, make_registered
 from derex.types import Symbols, Words
 
 VIEW = (7, 7, 3)
@@ -75,9 +73,8 @@ def make(name: str) -> MiniGrid:
     load("minigrid", "minigrid")
     gymnasium = load("gymnasium", "minigrid")
     suite = suite_of(name)
-    if name not in names():
-        raise unknown(suite, name, names())
-    env = made(gymnasium.spec(name))
+    check_name(suite, name, names())
+    env = make_registered(gymnasium.spec(name))
     view = env.observation_space["image"].shape
     if view != VIEW:
         raise ValueError(f"name: {name!r} shows {view}, expected {VIEW}.")
@@ -87,7 +84,7 @@ def make(name: str) -> MiniGrid:
         f"{suite}:{name}",
         horizon=level.max_steps or longest(level.room_size, level.num_rows, level.num_cols),
         success_return=SUCCESS,
-        seen=ObservationReader(OBSERVATION, read),
+        reader=ObservationReader(OBSERVATION, read),
     )
 
 
@@ -115,7 +112,7 @@ def read(seen: dict[str, Any]) -> dict[str, UInt8[np.ndarray, "..."] | Int32[np.
 @lru_cache(maxsize=4096)
 def mission_words(mission: str) -> Int32[np.ndarray, " words"]:
     """Encodes a mission as word ids; cached, since every step of an episode repeats it."""
-    return words.encode(mission, OBSERVATION["mission"])
+    return encode(mission, OBSERVATION["mission"])
 
 
 def longest(room_size: int, rows: int, columns: int) -> int:

@@ -15,16 +15,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8, UInt32
 
-from derex.envs.suites.common import (
-    CARRIED,
-    enlarged,
-    load,
-    plain_key,
-    settled,
-    split_options,
-    unknown,
-    with_carried,
-)
+from derex.envs.suites import common
+from derex.envs.suites.common import CARRIED, cast_like, plain_key, split_options
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
 SIZES = (11, 6, 3)
@@ -52,10 +44,7 @@ class Navix:
 
     def __init__(self, name: str) -> None:
         navix = _package()
-        base = name.partition("+")[0]
-        if base not in names():
-            raise unknown("navix", base, names())
-        _, options = split_options("navix", name, OPTIONS)
+        base, options = split_options("navix", name, names(), OPTIONS)
         if RGB in options and CARRIED in options:
             raise ValueError(
                 f"name: 'navix:{name}' asks for +{CARRIED}, which pictures do not show; leave +{RGB} out."
@@ -76,7 +65,7 @@ class Navix:
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Generates a new world."""
-        state = settled(self._begin(plain_key(key)), self._state)
+        state = cast_like(self._begin(plain_key(key)), self._state)
         return state, self._observe(state)
 
     def step(
@@ -93,7 +82,7 @@ class Navix:
             ahead = player.position + jnp.asarray(AHEAD)[player.direction]
             terminated = (action == PICK_UP) & jnp.all(ahead == ball.position[0])
             reward = terminated
-        after, reward = settled(after, self._state), jnp.asarray(reward, jnp.float32)
+        after, reward = cast_like(after, self._state), jnp.asarray(reward, jnp.float32)
         return after, self._observe(after), reward, jnp.asarray(terminated, bool)
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
@@ -101,7 +90,9 @@ class Navix:
         from navix.rendering.cache import RenderingCache
 
         state = jax.tree.map(jnp.asarray, state)
-        return enlarged(self._navix.observations.rgb(state.replace(cache=RenderingCache.init(state.grid))))
+        return common.enlarge(
+            self._navix.observations.rgb(state.replace(cache=RenderingCache.init(state.grid)))
+        )
 
     def _begin(self, key: UInt32[Array, "..."]) -> Any:
         """Returns the state of a new world, with doors repaired if needed."""
@@ -133,15 +124,13 @@ class Navix:
             keys = state.entities["key"]
             held = keys.id == state.get_player(idx=0).pocket
             colour = jnp.sum(jnp.where(held, keys.colour, 0)).astype(jnp.uint8)
-            view = with_carried(view, jnp.stack([jnp.uint8(KEY), colour, jnp.uint8(0)]), jnp.any(held))
+            view = common.with_carried(view, jnp.stack([jnp.uint8(KEY), colour, jnp.uint8(0)]), jnp.any(held))
         if not self._mission:
             return view
         return {"view": view, "mission": jnp.asarray(state.mission.colour, jnp.uint8).reshape(1)}
 
 
-def make(name: str) -> Navix:
-    """Makes the environment with this name."""
-    return Navix(name)
+make = Navix
 
 
 def names() -> list[str]:
@@ -153,4 +142,4 @@ def _package() -> Any:
     """Imports NAVIX without the deprecation warnings of its own dependencies."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return load("navix", "navix")
+        return common.load("navix", "navix")

@@ -9,7 +9,6 @@ terminated one repeats the last screen.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,9 +16,8 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
-from derex.envs.suites import spaces
-from derex.envs.suites.common import load, resized, split_number, unknown
-from derex.envs.suites.gymnasium import HORIZON, Gymnasium, made
+from derex.envs.suites import common, gymnasium
+from derex.envs.suites.common import ObservationReader, check_name, load, resize, split_number
 
 HEIGHT, WIDTH = 72, 96
 REPEATS = 4
@@ -28,7 +26,6 @@ SUCCESS = {"VizdoomMyWayHome": 0.5}
 """smallest return of a success: the armour gives 1, and each of up to 2100 frames costs 0.0001"""
 
 PICTURE_RANK = 3
-_LEFT_OUT = ("audio",)
 _BUFFERS = {
     "screen": "screen_buffer",
     "depth": "depth_buffer",
@@ -40,7 +37,7 @@ _BUFFERS = {
 """attribute of the game state for each part of an observation"""
 
 
-class VizDoom:
+class VizDoom(gymnasium.Gymnasium):
     """One scenario with repeated actions.
 
     The package's gymnasium environment creates the game and resets it. Steps call the game directly: a third of the
@@ -49,64 +46,65 @@ class VizDoom:
 
     def __init__(self, env: Any, name: str, repeats: int, success_return: float | None):
         """Wraps an environment of `vizdoom.gymnasium_wrapper` and takes over its time limit."""
-        self._game = env.unwrapped.game
+        self._game, self._repeats = env.unwrapped.game, repeats
         frames = self._game.get_episode_timeout()
         self._game.set_episode_timeout(0)
-        horizon = -(-frames // repeats) if frames else HORIZON
-        self._parts = _parts(env.observation_space)
-        seen = spaces.ObservationReader(
-            {part: of.spec for part, of in self._parts.items()}, lambda _: self._look()
+        parts = env.observation_space.spaces.items()
+        self._parts = {part: _make_reader(space, part) for part, space in parts if part != "audio"}
+        spec = {part: reader.spec for part, reader in self._parts.items()}
+        super().__init__(
+            env,
+            name,
+            horizon=-(-frames // repeats) if frames else gymnasium.HORIZON,
+            success_return=success_return,
+            reader=ObservationReader(spec, lambda _: self._look()),
         )
-        self._task = Gymnasium(env, name, horizon=horizon, success_return=success_return, seen=seen)
-        self.spec = self._task.spec
-        self._repeats, self._pressed = repeats, _buttons(env)
-        self._state: Any = None  # the last game state; there is none after the end
-        self._steps = 0
-        self._last: Any = None
+        buttons = getattr(env.unwrapped, "button_map", None)
+        self._buttons = (
+            None if buttons is None else [np.asarray(each, np.float32).tolist() for each in buttons]
+        )
+        """of each discrete action; None: actions are the values of the buttons"""
 
     def begin(self, seed: int) -> Any:
         """Starts a new episode."""
-        self._last, self._steps = self._task.begin(seed), 0
+        self._last, self._steps = super().begin(seed), 0
         return self._last
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Repeats the action for the frames of a step."""
-        game = self._game
-        reward = game.make_action(self._pressed(action), self._repeats)
+        if self._buttons is None:
+            pressed = np.asarray(self._writer.write(action), np.float32).tolist()
+        else:
+            pressed = self._buttons[common.choice(action, len(self._buttons))]
+        reward = self._game.make_action(pressed, self._repeats)
         self._steps += 1
-        if game.is_episode_finished():
+        if self._game.is_episode_finished():
             return HostStep(self._last, reward, True, False)
         self._last = self._look()
         return HostStep(self._last, reward, False, self._steps >= self.spec.horizon)
 
     def _look(self) -> Any:
         """Reads the current observation from the game."""
-        self._state = state = self._game.get_state()
+        self._state = state = self._game.get_state()  # kept for `picture`: there is none after the end
         return {name: part.read(getattr(state, _BUFFERS[name])) for name, part in self._parts.items()}
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """Returns the screen at the game's resolution."""
         screen = np.asarray(self._state.screen_buffer)
-        return np.repeat(screen[..., None], 3, axis=2) if screen.ndim == spaces.GREY_RANK else screen
-
-    def close(self) -> None:
-        """Closes the game."""
-        self._task.close()
+        return np.repeat(screen[..., None], 3, axis=2) if screen.ndim == common.GREY_RANK else screen
 
 
 def make(name: str) -> VizDoom:
     """Makes the scenario with this id; a version that the package no longer has means the current one."""
     load("vizdoom.gymnasium_wrapper", "vizdoom")
-    gymnasium = load("gymnasium", "vizdoom")
+    registry = load("gymnasium", "vizdoom")
     base, repeats = split_number("vizdoom", name, REPEATS, range(1, 17))
-    present = names()
-    stem = re.sub(r"-v\d+$", "", base)
-    found = [each for each in present if each == base] or [
-        each for each in present if re.fullmatch(re.escape(stem) + r"-v\d+", each)
-    ]
-    if not found or stem == base:
-        raise unknown("vizdoom", base, present)
-    env = made(gymnasium.spec(found[-1]), frame_skip=repeats, screen_resolution=SCREEN)
+    present, stem = names(), re.sub(r"-v\d+$", "", base)
+    if base not in present and stem != base:
+        others = [each for each in present if re.sub(r"-v\d+$", "", each) == stem]
+        base = others[-1] if others else base
+    check_name("vizdoom", base, present)
+    env = gymnasium.make_registered(registry.spec(base), frame_skip=repeats, screen_resolution=SCREEN)
     return VizDoom(env, f"vizdoom:{name}", repeats, SUCCESS.get(stem.removesuffix("-MultiBinary")))
 
 
@@ -116,31 +114,12 @@ def names() -> list[str]:
     return sorted(name for name in load("gymnasium", "vizdoom").registry if name.startswith("Vizdoom"))
 
 
-def _parts(space: Any) -> dict[str, spaces.ObservationReader]:
-    """Returns a reader for each part: images are resized, other parts follow their space."""
-    return {
-        name: _picture(part) if len(part.shape or ()) == PICTURE_RANK else spaces.observations(part)
-        for name, part in space.spaces.items()
-        if name not in _LEFT_OUT
-    }
-
-
-def _picture(space: Any) -> spaces.ObservationReader:
+def _make_reader(space: Any, name: str) -> ObservationReader:
+    """A reader for one part: images are resized, other parts follow their space."""
+    if len(space.shape or ()) != PICTURE_RANK:
+        return gymnasium.make_reader(space, name)
     channels = space.shape[-1]
-    spec = jax.ShapeDtypeStruct((HEIGHT, WIDTH, channels), np.uint8)
-    return spaces.ObservationReader(
-        spec, lambda seen: resized(seen.reshape(*seen.shape[:2], channels), HEIGHT, WIDTH)
+    return ObservationReader(
+        jax.ShapeDtypeStruct((HEIGHT, WIDTH, channels), np.uint8),
+        lambda seen: resize(seen.reshape(*seen.shape[:2], channels), HEIGHT, WIDTH),
     )
-
-
-def _buttons(env: Any) -> Callable[[Any], list[float]]:
-    """Returns a function from an action to the values of the game's buttons.
-
-    A discrete action is looked up in the package's `button_map`; other actions are the button values themselves.
-    """
-    buttons = getattr(env.unwrapped, "button_map", None)
-    if buttons is None:
-        write = spaces.acts(env.action_space).write
-        return lambda action: np.asarray(write(action), np.float32).tolist()
-    pressed = [np.asarray(each, np.float32).tolist() for each in buttons]
-    return lambda action: pressed[spaces.choice(action, len(pressed))]

@@ -14,16 +14,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
 
-from derex.envs.suites.common import (
-    CARRIED,
-    LONGER_SIDE,
-    load,
-    plain_key,
-    settled,
-    split_options,
-    unknown,
-    with_carried,
-)
+from derex.envs.suites import common
+from derex.envs.suites.common import CARRIED, cast_like, load, plain_key, split_options
 from derex.types import Discrete, EnvironmentSpec, Symbols
 
 SUCCESS = 0.05  # below the smallest reward, 0.1
@@ -35,10 +27,8 @@ class XMiniGrid:
 
     def __init__(self, name: str) -> None:
         xminigrid = load("xminigrid", "xminigrid")
-        base = name.partition("+")[0]
-        if base not in names():
-            raise unknown("xminigrid", base, names())
-        self._carried = CARRIED in split_options("xminigrid", name, (CARRIED,))[1]
+        base, options = split_options("xminigrid", name, names(), (CARRIED,))
+        self._carried = CARRIED in options
         from xminigrid.core.constants import NUM_COLORS, NUM_TILES, Tiles
         from xminigrid.types import StepType, TimeStep
 
@@ -59,7 +49,7 @@ class XMiniGrid:
     def reset(self, key: PRNGKeyArray) -> tuple[Any, UInt8[Array, "h w 2"]]:
         """Generates a new world."""
         opened = self._env.reset(self._params, plain_key(key))
-        return settled(opened.state, self._state), self._seen(opened)
+        return cast_like(opened.state, self._state), self._seen(opened)
 
     def step(
         self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
@@ -69,26 +59,24 @@ class XMiniGrid:
         after = self._env.step(self._params, before, action)
         # The discount is 0 only at a termination; a last step with discount 1 is a truncation.
         reward, ended = jnp.asarray(after.reward, jnp.float32), jnp.asarray(after.discount == 0, bool)
-        return settled(after.state, self._state), self._seen(after), reward, ended
+        return cast_like(after.state, self._state), self._seen(after), reward, ended
 
     def _seen(self, step: Any) -> UInt8[Array, "h w 2"]:
         if not self._carried:
             return step.observation
         pocket = step.state.agent.pocket
-        return with_carried(step.observation, pocket, pocket[0] != self._nothing)
+        return common.with_carried(step.observation, pocket, pocket[0] != self._nothing)
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
         """Draws the world from above, with the agent's view highlighted."""
         from xminigrid.rendering.rgb_render import render
 
         state = jax.tree.map(np.asarray, state)
-        tile = min(max(LONGER_SIDE // max(state.grid.shape[:2]), SMALLEST_TILE), LARGEST_TILE)
+        tile = min(max(common.LONGER_SIDE // max(state.grid.shape[:2]), SMALLEST_TILE), LARGEST_TILE)
         return np.asarray(render(state.grid, state.agent, self._params.view_size, tile), np.uint8)
 
 
-def make(name: str) -> XMiniGrid:
-    """Makes the environment with this name."""
-    return XMiniGrid(name)
+make = XMiniGrid
 
 
 def names() -> list[str]:
