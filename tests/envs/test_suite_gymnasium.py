@@ -175,16 +175,16 @@ def drawn(spec: Any, random: np.random.Generator) -> np.ndarray:
 
 
 def test_ranges():
-    bounds = support.make_range(
-        np.asarray([0.0, -np.inf, -np.inf, 5.0, 50.0]), np.asarray([4.0, np.inf, 3.0, np.inf, np.inf])
-    )
-    np.testing.assert_array_equal(bounds.low, [0, -10, -17, 5, 50])
-    np.testing.assert_array_equal(bounds.high, [4, 10, 3, 25, 70])
-    np.testing.assert_array_equal(bounds.scaled(np.zeros(5)), [2, 0, -7, 15, 60])
-    np.testing.assert_array_equal(bounds.scaled(np.full(5, 9.0)), bounds.high)
-    np.testing.assert_array_equal(bounds.scaled(np.full(5, -9)), bounds.low)
+    low, high = [0.0, -np.inf, -np.inf, 5.0, 50.0], [4.0, np.inf, 3.0, np.inf, np.inf]
+    writer = support.write_numbers(np.asarray(low), np.asarray(high), np.float64)
+    assert writer.spec == Box(5, -1.0, 1.0)
+    np.testing.assert_array_equal(writer.write(np.full(5, -1.0)), [0, -10, -17, 5, 50])
+    np.testing.assert_array_equal(writer.write(np.full(5, 1.0)), [4, 10, 3, 25, 70])
+    np.testing.assert_array_equal(writer.write(np.zeros(5)), [2, 0, -7, 15, 60])
+    np.testing.assert_array_equal(writer.write(np.full(5, 9.0)), [4, 10, 3, 25, 70])
+    np.testing.assert_array_equal(writer.write(np.full(5, -9)), [0, -10, -17, 5, 50])
     with pytest.raises(ValueError, match="low <= high"):
-        support.make_range(np.asarray([1.0]), np.asarray([0.0]))
+        support.write_numbers(np.asarray([1.0]), np.asarray([0.0]), np.float64)
 
 
 def test_names():

@@ -1,7 +1,4 @@
-"""Helpers of the adapters: late imports, names with options, observations and actions by kind, pictures, words.
-
-Shapes: A parts of an action.
-"""
+"""Helpers of the adapters: late imports, names with options, observations and actions by kind, pictures, words."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, Int32, PRNGKeyArray, Shaped, UInt8, UInt32
+from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, Shaped, UInt8, UInt32
 
 from derex._text import hint, install_command
 from derex.types import ActionSpec, Box, Discrete, MultiDiscrete, Symbols, Words
@@ -126,6 +123,10 @@ def with_carried(view: UInt8[Array, "h w m"], thing: UInt8[Array, " m"], there: 
     """The view with the carried object, if any, at the agent's position: the middle of the last row."""
     height, width, _ = view.shape
     return jnp.where(there, view.at[height - 1, width // 2].set(thing), view)
+
+
+JaxStep = tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]
+"""state, observation, reward and whether the episode has terminated"""
 
 
 def plain_key(key: PRNGKeyArray) -> UInt32[Array, "..."]:
@@ -237,51 +238,32 @@ def write_choices(sizes: Any, dtype: Any, start: Any = 0) -> ActionWriter:
     return ActionWriter(MultiDiscrete(sizes), write)
 
 
-class Range(NamedTuple):
-    """Bounds of a continuous action; agents act within [-1, 1] in every part."""
+def write_numbers(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"], dtype: Any) -> ActionWriter:
+    """A writer for numbers in the shape of the bounds: actions in [-1, 1] are scaled to them, and clipped outside.
 
-    low: Float[np.ndarray, " A"]
-    high: Float[np.ndarray, " A"]
+    Integers are rounded. Missing bounds are replaced by finite ones, which depend on `UNBOUNDED`.
+    """
+    below, above = (np.asarray(bound, np.float64).ravel() for bound in (low, high))
+    if np.any(np.isnan(below) | np.isnan(above)) or np.any(below > above):
+        raise ValueError(f"bounds: expected low <= high in each part of an action, got {below} and {above}.")
+    open_low, open_high = below <= -_AS_GOOD_AS_INFINITE, above >= _AS_GOOD_AS_INFINITE
+    bottom, top = np.minimum(above - 2 * UNBOUNDED, -UNBOUNDED), np.maximum(below + 2 * UNBOUNDED, UNBOUNDED)
+    bottom = np.where(open_low, np.where(open_high, -UNBOUNDED, bottom), below)
+    top = np.where(open_high, np.where(open_low, UNBOUNDED, top), above)
 
-    @property
-    def spec(self) -> Box:
-        return Box(len(self.low), -1.0, 1.0)
-
-    def scaled(self, action: Shaped[Any, "*any"]) -> Float[np.ndarray, " A"]:
-        """Scales from [-1, 1] to the task's own bounds; values outside are clipped."""
+    def write(action: Any) -> Shaped[np.ndarray, "*shape"]:
         array = np.asarray(action)
-        if array.shape != self.low.shape or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
+        if array.shape != bottom.shape or array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
             raise ValueError(
-                f"action: expected {len(self.low)} finite numbers in [-1, 1], got {array.dtype} of shape "
+                f"action: expected {len(bottom)} finite numbers in [-1, 1], got {array.dtype} of shape "
                 f"{array.shape}: {array}."
             )
         share = (np.clip(array.astype(np.float64), -1.0, 1.0) + 1.0) / 2.0
-        return self.low + share * (self.high - self.low)
+        scaled = (bottom + share * (top - bottom)).reshape(np.shape(low))
+        scaled = np.rint(scaled) if np.dtype(dtype).kind in "iu" else scaled
+        return np.clip(scaled.astype(dtype), low, high)  # casting may round past a bound by the last bit
 
-
-def make_range(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"]) -> Range:
-    """Flattens the bounds and replaces missing ones by finite ones."""
-    low, high = (np.asarray(bound, np.float64).ravel() for bound in (low, high))
-    if np.any(np.isnan(low) | np.isnan(high)) or np.any(low > high):
-        raise ValueError(f"bounds: expected low <= high in each part of an action, got {low} and {high}.")
-    open_low, open_high = low <= -_AS_GOOD_AS_INFINITE, high >= _AS_GOOD_AS_INFINITE
-    bottom = np.where(
-        open_low, np.where(open_high, -UNBOUNDED, np.minimum(high - 2 * UNBOUNDED, -UNBOUNDED)), low
-    )
-    top = np.where(open_high, np.where(open_low, UNBOUNDED, np.maximum(low + 2 * UNBOUNDED, UNBOUNDED)), high)
-    return Range(bottom, top)
-
-
-def write_numbers(low: Shaped[Any, "*shape"], high: Shaped[Any, "*shape"], dtype: Any) -> ActionWriter:
-    """A writer for numbers between bounds of the shape of the action; integers are rounded."""
-    bounds, whole = make_range(low, high), np.dtype(dtype).kind in "iu"
-
-    def write(action: Any) -> np.ndarray:
-        scaled = bounds.scaled(action).reshape(np.shape(low))
-        # casting may round past a bound by the last bit
-        return np.clip((np.rint(scaled) if whole else scaled).astype(dtype), low, high)
-
-    return ActionWriter(bounds.spec, write)
+    return ActionWriter(Box(len(bottom), -1.0, 1.0), write)
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, PRNGKeyArray, Shaped, UInt8
+from jaxtyping import Float32, Int, PRNGKeyArray, Shaped, UInt8
 
-from derex.envs.suites.common import cast_like, check_name, enlarge, load, plain_key
+from derex.envs.suites.common import JaxStep, cast_like, check_name, enlarge, load, plain_key
 from derex.types import Discrete, EnvironmentSpec
 
 NAMES = [f"Craftax-{kind}-v1" for kind in ("Classic-Pixels", "Classic-Symbolic", "Pixels", "Symbolic")]
@@ -34,21 +34,16 @@ class Craftax:
         self._params = self._env.default_params.replace(max_timesteps=NEVER)
         key = jax.random.key_data(jax.random.key(0))
         observed, self._state = jax.eval_shape(lambda key: self._env.reset_env(key, self._params), key)
-        self.spec = EnvironmentSpec(
-            name=f"craftax:{name}",
-            observation=jax.ShapeDtypeStruct(observed.shape, jnp.uint8 if self._pixels else jnp.float32),
-            action=Discrete(self._env.num_actions),
-            horizon=int(self._env.default_params.max_timesteps),
-        )
+        observation = jax.ShapeDtypeStruct(observed.shape, jnp.uint8 if self._pixels else jnp.float32)
+        horizon = int(self._env.default_params.max_timesteps)
+        self.spec = EnvironmentSpec(f"craftax:{name}", observation, Discrete(self._env.num_actions), horizon)
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Shaped[Array, "*shape"]]:
         """Generates a new world."""
         observation, state = self._env.reset_env(plain_key(key), self._params)
         return cast_like(state, self._state), self._observe(observation)
 
-    def step(
-        self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Any, Shaped[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
+    def step(self, state: Any, action: Int[Array, ""], key: PRNGKeyArray) -> JaxStep:
         """Takes one action; `craftax`'s `Action` lists them."""
         observation, state, reward, over, _ = self._env.step_env(plain_key(key), state, action, self._params)
         return (

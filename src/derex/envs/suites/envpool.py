@@ -8,16 +8,15 @@ grids. Images are channels-last.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Shaped
+from jaxtyping import Bool, Float32, Shaped
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import gymnasium, minigrid
-from derex.envs.suites.common import ClosingOnce, ObservationReader, check_name, encode, load, read_parts
+from derex.envs.suites.common import ClosingOnce, ObservationReader, check_name, load, read_parts
 from derex.types import Discrete, EnvironmentSpec
 
 HANGING = {"BabyAI-SynthS5R2-v0": (1, 2, 7)}
@@ -154,13 +153,8 @@ def _read_missions(seen: dict[str, Any]) -> dict[str, np.ndarray]:
     return {
         "direction": np.asarray(seen["direction"], np.uint8)[:, None],
         "image": np.asarray(seen["image"], np.uint8),
-        "mission": np.stack([_mission_words(row.tobytes()) for row in seen["mission"]]),
+        "mission": np.stack([minigrid.mission_words(row.tobytes()) for row in seen["mission"]]),
     }
-
-
-@lru_cache(maxsize=4096)
-def _mission_words(mission: bytes) -> Int32[np.ndarray, " words"]:
-    return encode(mission, minigrid.OBSERVATION["mission"])
 
 
 def _horizon(config: dict[str, Any]) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float32, PRNGKeyArray, Shaped
+from jaxtyping import Float32, PRNGKeyArray, Shaped
 
 from derex._text import install_command
-from derex.envs.suites.common import NotInstalled, cast_like, check_name, load
+from derex.envs.suites.common import JaxStep, NotInstalled, cast_like, check_name, load
 from derex.types import ActionSpec, Box, Discrete, EnvironmentSpec
 
 SUCCESS = {
@@ -57,9 +57,7 @@ class Gymnax:
         observation, state = self._env.reset_env(key, self._params)
         return cast_like(state, self._state), self._observe(observation)
 
-    def step(
-        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
-    ) -> tuple[Any, Float32[Array, "*shape"], Float32[Array, ""], Bool[Array, ""]]:
+    def step(self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray) -> JaxStep:
         """Takes one step without autoreset; continuous actions are clipped to their bounds."""
         if isinstance(self.spec.action, Box):
             action = jnp.clip(action, self.spec.action.low, self.spec.action.high)

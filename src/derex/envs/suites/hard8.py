@@ -20,7 +20,7 @@ from jaxtyping import Shaped, UInt8
 
 from derex.envs.interface import HostStep
 from derex.envs.suites import dm_env
-from derex.envs.suites.common import check_name, load, make_range
+from derex.envs.suites.common import check_name, load, write_numbers
 from derex.envs.suites.hard8_connection import (
     Connection,
     Options,
@@ -44,7 +44,8 @@ ACTIONS: dict[str, tuple[float, float]] = {
     "HAND_GRIP": (0.0, 1.0),
 }
 """Names and bounds. The server keeps the last value of each, so every step sends all of them."""
-BOUNDS = make_range(*np.transpose(list(ACTIONS.values())))
+LOW, HIGH = np.transpose(list(ACTIONS.values()))
+WRITER = write_numbers(LOW, HIGH, np.float64)
 PICTURE = "RGB_INTERLEAVED"
 HIDDEN = ("reward", "discount", "Score")
 """parts of an answer that the agent does not observe"""
@@ -190,7 +191,7 @@ class Hard8:
         except BaseException:
             self._drop()  # the caller gets no object to close
             raise
-        self.spec = EnvironmentSpec(name, self._reader.spec, BOUNDS.spec, HORIZON, SUCCESS)
+        self.spec = EnvironmentSpec(name, self._reader.spec, WRITER.spec, HORIZON, SUCCESS)
 
     def begin(self, seed: int) -> Any:
         """Starts a new episode, reconnecting if necessary."""
@@ -205,7 +206,7 @@ class Hard8:
 
     def act(self, action: Shaped[Any, "*action"]) -> HostStep:
         """Repeats the action for `Options.repeats` server steps and sums the rewards."""
-        values = dict(zip(ACTIONS, BOUNDS.scaled(action).tolist(), strict=True))
+        values = dict(zip(ACTIONS, WRITER.write(action).tolist(), strict=True))
         if self._world is None:
             raise ServerError("act: there is no episode under way. Call begin.")
         try:

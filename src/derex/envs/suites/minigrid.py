@@ -110,7 +110,7 @@ def read(seen: dict[str, Any]) -> dict[str, UInt8[np.ndarray, "..."] | Int32[np.
 
 
 @lru_cache(maxsize=4096)
-def mission_words(mission: str) -> Int32[np.ndarray, " words"]:
+def mission_words(mission: str | bytes) -> Int32[np.ndarray, " words"]:
     """Encodes a mission as word ids; cached, since every step of an episode repeats it."""
     return encode(mission, OBSERVATION["mission"])
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8, UInt32
+from jaxtyping import Int, PRNGKeyArray, UInt8, UInt32
 
 from derex.envs.suites import common
 from derex.envs.suites.common import CARRIED, cast_like, plain_key, split_options
@@ -54,13 +54,10 @@ class Navix:
         self._rgb, self._carried = RGB in options, CARRIED in options
         self._mission = base.startswith("Navix-GoToDoor")
         self._env = navix.make(base, max_steps=None)
-        self.spec = EnvironmentSpec(
-            name=f"navix:{name}",
-            observation=self._seen(),
-            action=Discrete(len(self._env.action_set)),
-            horizon=int(self._env.max_steps),
-            success_return=SUCCESS,
-        )
+        view: Any = jax.ShapeDtypeStruct(PICTURE, jnp.uint8) if self._rgb else Symbols(VIEW, SIZES)
+        observation = {"view": view, "mission": Symbols((1,), SIZES[1:2])} if self._mission else view
+        action, horizon = Discrete(len(self._env.action_set)), int(self._env.max_steps)
+        self.spec = EnvironmentSpec(f"navix:{name}", observation, action, horizon, SUCCESS)
         self._state = jax.eval_shape(self._begin, jax.random.key_data(jax.random.key(0)))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
@@ -68,9 +65,7 @@ class Navix:
         state = cast_like(self._begin(plain_key(key)), self._state)
         return state, self._observe(state)
 
-    def step(
-        self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
+    def step(self, state: Any, action: Int[Array, ""], key: PRNGKeyArray) -> common.JaxStep:
         """Takes one action: turn left, turn right, forward, pick up, drop, toggle, done."""
         # Not `self._env.step`, which counts time and resets automatically.
         state = state.replace(key=plain_key(key))
@@ -107,11 +102,6 @@ class Navix:
                 entities={**state.entities, "door": doors}, grid=state.grid.at[rows, columns].set(0)
             )
         return state
-
-    def _seen(self) -> Any:
-        """Returns the observation spec."""
-        view: Any = jax.ShapeDtypeStruct(PICTURE, jnp.uint8) if self._rgb else Symbols(VIEW, SIZES)
-        return {"view": view, "mission": Symbols((1,), SIZES[1:2])} if self._mission else view
 
     def _observe(self, state: Any) -> Any:
         views = self._navix.observations

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
+from jaxtyping import Int, PRNGKeyArray, UInt8
 
 from derex.envs.suites import common
 from derex.envs.suites.common import CARRIED, cast_like, load, plain_key, split_options
@@ -51,9 +51,7 @@ class XMiniGrid:
         opened = self._env.reset(self._params, plain_key(key))
         return cast_like(opened.state, self._state), self._seen(opened)
 
-    def step(
-        self, state: Any, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Any, UInt8[Array, "h w 2"], Float32[Array, ""], Bool[Array, ""]]:
+    def step(self, state: Any, action: Int[Array, ""], key: PRNGKeyArray) -> common.JaxStep:
         """Takes one action: forward, turn right, turn left, pick up, put down, toggle. Steps are deterministic."""
         before = self._time_step(state, self._first, jnp.float32(0), jnp.float32(1), None)
         after = self._env.step(self._params, before, action)
