@@ -327,11 +327,11 @@ def test_a_missing_package_says_what_installs_it(suite, monkeypatch):
 
 def test_an_environment_of_ones_own():
     assert type(make("jax:derex.envs.diagnostic:Catch")).__name__ == "Catch"
-    with pytest.raises(ValueError, match=r"expected 'jax:package\.module:function', got 'jax:catch'"):
+    with pytest.raises(ValueError, match=r"expected 'jax:package\.module:name', got 'jax:catch'"):
         make("jax:catch")
-    with pytest.raises(ValueError, match=r"could not be imported .* No module named 'nowhere'"):
+    with pytest.raises(ValueError, match=r"could not be imported: No module named 'nowhere'"):
         make("jax:nowhere:Task")
-    with pytest.raises(ValueError, match=r"could not be imported .* no attribute 'Cash'"):
+    with pytest.raises(ValueError, match=r"could not be imported: .* no attribute 'Cash'"):
         make("jax:derex.envs.diagnostic:Cash")
     with pytest.raises(ValueError, match=r"jax:builtins:dict.*dict.*reset\(key\)"):
         make("jax:builtins:dict")

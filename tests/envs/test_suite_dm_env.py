@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as words
-from derex.envs.suites import dm_env as dm_specs
+from derex.envs.suites import common
 from derex.envs.suites import dm_env as suite
 from derex.types import Box, Discrete, MultiDiscrete, Symbols, Words
 
@@ -28,7 +27,7 @@ def test_specs_and_ends():
     }
     assert env.spec.action == Discrete(2)
     seen = env.begin(0)
-    np.testing.assert_array_equal(seen["text"], words.encode("Go right.", Words()))
+    np.testing.assert_array_equal(seen["text"], common.encode("Go right.", Words()))
     place, steps = int(seen["place"][0]), []
     while not steps or not (steps[-1].terminated or steps[-1].truncated):
         steps.append(env.act(np.asarray(1)))
@@ -74,10 +73,10 @@ def test_what_cannot_be_read():
     from dm_env import specs
 
     with pytest.raises(TypeError, match=r"observation_spec: .* cannot be read"):
-        dm_specs.make_reader({"a": specs.Array((), object)})
+        suite.make_reader({"a": specs.Array((), object)})
     with pytest.raises(TypeError, match=r"action_spec: .* cannot be acted in"):
-        dm_specs.make_writer(specs.Array((2,), np.int32))
-    part = dm_specs.make_reader(specs.Array((2,), np.float64, "speed"))
+        suite.make_writer(specs.Array((2,), np.int32))
+    part = suite.make_reader(specs.Array((2,), np.float64, "speed"))
     np.testing.assert_array_equal(part.read([1, 2]), [1.0, 2.0])
     for wrong in (np.zeros(3), "fast"):
         with pytest.raises(ValueError, match="observation: 'speed' came as"):
@@ -87,7 +86,7 @@ def test_what_cannot_be_read():
 @pytest.mark.parametrize(
     ("name", "error", "says"),
     [
-        ("dm_corridor", ValueError, "expected 'dm_env:package.module:function'"),
+        ("dm_corridor", ValueError, "expected 'dm_env:package.module:name'"),
         (
             "no_module_of_that_name:make",
             ValueError,

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as words
-from derex.envs.suites import dmlab as levels
+from derex.envs.suites import common
 from derex.envs.suites import dmlab as suite
 from derex.types import Discrete, Words
 
@@ -38,7 +37,7 @@ def test_an_episode(lab):
     assert level.level == "contributed/dmlab30/rooms_watermaze"
     assert level.config == {"width": "96", "height": "72"}
     seen = env.begin(5)
-    np.testing.assert_array_equal(seen["instruction"], words.encode("go to place 5", Words()))
+    np.testing.assert_array_equal(seen["instruction"], common.encode("go to place 5", Words()))
     rewards, step = [], None
     while step is None or not step.terminated:
         before = seen if step is None else step.observation
@@ -204,12 +203,12 @@ def test_wrong_names(lab):
 
 def test_scores():
     """By hand: the ends of the scale and one in between."""
-    assert len(levels.LEVELS) == len(levels.training_levels()) == len(levels.held_out_levels()) == 30
-    for level, scores in levels.LEVELS.items():
-        assert levels.human_normalised(level, scores.random) == 0.0
-        assert levels.human_normalised(level, scores.human) == pytest.approx(100.0)
+    assert len(suite.LEVELS) == len(suite.training_levels()) == len(suite.held_out_levels()) == 30
+    for level, scores in suite.LEVELS.items():
+        assert suite.human_normalised(level, scores.random) == 0.0
+        assert suite.human_normalised(level, scores.human) == pytest.approx(100.0)
         assert scores.human > scores.random
-    assert levels.human_normalised("dmlab:rooms_watermaze@9", 29.0325) == pytest.approx(50.0)
-    assert levels.human_normalised("rooms_collect_good_objects_test", 10.0) == pytest.approx(100.0)
+    assert suite.human_normalised("dmlab:rooms_watermaze@9", 29.0325) == pytest.approx(50.0)
+    assert suite.human_normalised("rooms_collect_good_objects_test", 10.0) == pytest.approx(100.0)
     with pytest.raises(ValueError, match="none of DMLab-30"):
-        levels.human_normalised("rooms_of_doom", 1.0)
+        suite.human_normalised("rooms_of_doom", 1.0)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as words
+from derex.envs.suites import common, minigrid
 from derex.envs.suites import envpool as suite
-from derex.envs.suites import minigrid
 from derex.types import Discrete, Words
 
 pytestmark = pytest.mark.slow
@@ -58,7 +57,7 @@ def test_missions_are_those_of_minigrid():
         for colour in ("red", "green", "blue", "purple", "yellow", "grey")
         for thing in ("key", "ball", "box")
     ]
-    assert found == {tuple(words.encode(sentence, Words()).tolist()) for sentence in sentences}
+    assert found == {tuple(common.encode(sentence, Words()).tolist()) for sentence in sentences}
     env = minigrid.make(name)
     assert {tuple(env.begin(seed)["mission"].tolist()) for seed in range(40)} <= found
 

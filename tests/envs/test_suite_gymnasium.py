@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as support
-from derex.envs.suites import common as words
+from derex.envs.suites import common
 from derex.envs.suites import gymnasium as suite
 from derex.types import Box, Discrete, MultiDiscrete, Symbols, Words
 
@@ -140,7 +139,7 @@ def test_every_space_of_observations():
         assert seen["number"] == [drawn["number"] + 1]
         np.testing.assert_array_equal(seen["numbers"], drawn["numbers"] - [0, 10])
         np.testing.assert_array_equal(seen["grey"][..., 0], drawn["grey"])
-        np.testing.assert_array_equal(seen["text"], words.encode(drawn["text"], Words()))
+        np.testing.assert_array_equal(seen["text"], common.encode(drawn["text"], Words()))
     with pytest.raises(TypeError, match=r"observation_space: Graph .*ObservationWrapper"):
         suite.make_reader(make.Graph(make.Discrete(2), None))
 
@@ -176,7 +175,7 @@ def drawn(spec: Any, random: np.random.Generator) -> np.ndarray:
 
 def test_ranges():
     low, high = [0.0, -np.inf, -np.inf, 5.0, 50.0], [4.0, np.inf, 3.0, np.inf, np.inf]
-    writer = support.write_numbers(np.asarray(low), np.asarray(high), np.float64)
+    writer = common.write_numbers(np.asarray(low), np.asarray(high), np.float64)
     assert writer.spec == Box(5, -1.0, 1.0)
     np.testing.assert_array_equal(writer.write(np.full(5, -1.0)), [0, -10, -17, 5, 50])
     np.testing.assert_array_equal(writer.write(np.full(5, 1.0)), [4, 10, 3, 25, 70])
@@ -184,7 +183,7 @@ def test_ranges():
     np.testing.assert_array_equal(writer.write(np.full(5, 9.0)), [4, 10, 3, 25, 70])
     np.testing.assert_array_equal(writer.write(np.full(5, -9)), [0, -10, -17, 5, 50])
     with pytest.raises(ValueError, match="low <= high"):
-        support.write_numbers(np.asarray([1.0]), np.asarray([0.0]), np.float64)
+        common.write_numbers(np.asarray([1.0]), np.asarray([0.0]), np.float64)
 
 
 def test_names():
@@ -193,10 +192,10 @@ def test_names():
         ValueError, match=r"Did you mean 'gymnasium:CartPole-v1'\? `derex envs gymnasium` lists all \d+"
     ):
         suite.make("cartpole-v1")
-    assert support.split_number("vizdoom", "A@2", 4, (1, 2)) == ("A", 2)
-    assert support.split_number("vizdoom", "A", 4, (1, 2)) == ("A", 4)
+    assert common.split_number("vizdoom", "A@2", 4, (1, 2)) == ("A", 2)
+    assert common.split_number("vizdoom", "A", 4, (1, 2)) == ("A", 4)
     with pytest.raises(ValueError, match=r"'vizdoom:A@x' has 'x' after the @; expected one of 1, 2"):
-        support.split_number("vizdoom", "A@x", 4, (1, 2))
+        common.split_number("vizdoom", "A@x", 4, (1, 2))
 
 
 def test_what_a_broken_package_lacks_is_not_hidden(tmp_path, monkeypatch):
@@ -204,7 +203,7 @@ def test_what_a_broken_package_lacks_is_not_hidden(tmp_path, monkeypatch):
     (tmp_path / "broken_suite_for_a_test.py").write_text("import something_else_entirely\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="something_else_entirely"):
-        support.load("broken_suite_for_a_test", "gymnasium")
+        common.load("broken_suite_for_a_test", "gymnasium")
 
 
 def test_the_example_of_an_own_environment(monkeypatch, capsys):
@@ -217,7 +216,7 @@ def test_the_example_of_an_own_environment(monkeypatch, capsys):
         seed = next(
             seed
             for seed in range(20)
-            if np.array_equal(env.begin(seed)["told"], words.encode(sentence, Words()))
+            if np.array_equal(env.begin(seed)["told"], common.encode(sentence, Words()))
         )
         assert importlib.import_module("own_gymnasium").main(seed) == total
     assert env.picture().shape == (60, 220, 3)

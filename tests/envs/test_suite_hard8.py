@@ -11,10 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as words
+from derex.envs.suites import common
 from derex.envs.suites import hard8 as suite
-from derex.envs.suites import hard8_connection as line
-from derex.envs.suites.hard8_connection import Options, ServerError, Unreachable
+from derex.envs.suites.hard8_connection import Options, ServerError, Unreachable, connect
 from derex.types import Box, Words
 
 pytest.importorskip("dm_env_rpc")
@@ -120,7 +119,7 @@ def test_observations_follow_the_servers_specs(serve, shape, dtype):
         seen = env.begin(7)
         assert seen["HAND_FORCE"].tolist() == [0.5]
         assert seen["RGB_INTERLEAVED"].tolist() == np.full((72, 96, 3), 8).tolist()
-        np.testing.assert_array_equal(seen["INSTR"], words.encode("throw it across", Words()))
+        np.testing.assert_array_equal(seen["INSTR"], common.encode("throw it across", Words()))
         assert env.act(FORWARD).observation["ACCELERATION"].tolist() == [1.0, 0.0, 1.0]
 
 
@@ -215,7 +214,7 @@ def test_a_server_that_answers_garbage(serve, garbage, says):
 def test_a_server_of_something_else(serve, specs, behaviour, says, monkeypatch):
     """It is hung up on at once: neither its channel nor the thread that listens to it is left."""
     server, opened = serve(specs=specs, **behaviour), []
-    monkeypatch.setattr(suite, "connect", lambda options: opened.append(line.connect(options)) or opened[0])
+    monkeypatch.setattr(suite, "connect", lambda options: opened.append(connect(options)) or opened[0])
     with pytest.raises(ServerError, match=says), client(server):
         pass
     with pytest.raises(ServerError, match="is closed"):

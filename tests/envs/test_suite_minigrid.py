@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as words
+from derex.envs.suites import common
 from derex.envs.suites import minigrid as suite
 from derex.types import Discrete, Symbols, Words
 
@@ -23,7 +23,7 @@ def test_the_same_as_without_us(name):
         for _ in range(80):
             np.testing.assert_array_equal(ours["image"], theirs["image"])
             assert ours["direction"].tolist() == [theirs["direction"]]
-            np.testing.assert_array_equal(ours["mission"], words.encode(theirs["mission"], Words()))
+            np.testing.assert_array_equal(ours["mission"], common.encode(theirs["mission"], Words()))
             if over:
                 break
             action = random.integers(7)

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from derex.envs.suites import common as pictures
-from derex.envs.suites import common as words
+from derex.envs.suites import common
 from derex.envs.suites import vizdoom as suite
 from derex.types import Discrete, MultiDiscrete
 
@@ -28,7 +27,7 @@ def test_the_same_game_as_without_us():
     ours, theirs = env.begin(7), game.reset(seed=7)[0]
     random, total = np.random.default_rng(0), 0.0
     for number in range(132):
-        np.testing.assert_array_equal(ours["screen"], pictures.resize(theirs["screen"], 72, 96))
+        np.testing.assert_array_equal(ours["screen"], common.resize(theirs["screen"], 72, 96))
         action = random.integers(6)
         step = env.act(np.asarray(action))
         theirs, reward, _, cut, _ = game.step(np.int64(action))
@@ -86,11 +85,11 @@ def test_buttons_pressed_at_once_and_words():
     ours, theirs = env.begin(0), game.reset(seed=0)[0]
     random, said = np.random.default_rng(0), set()
     for _ in range(40):
-        np.testing.assert_array_equal(ours["screen"], pictures.resize(theirs["screen"], 72, 96))
+        np.testing.assert_array_equal(ours["screen"], common.resize(theirs["screen"], 72, 96))
         np.testing.assert_array_equal(ours["gamevariables"], theirs["gamevariables"])
         np.testing.assert_array_equal(
             ours["notifications"],
-            words.encode(theirs["notifications"], env.spec.observation["notifications"]),
+            common.encode(theirs["notifications"], env.spec.observation["notifications"]),
         )
         said.add(theirs["notifications"])
         action = random.integers(0, 2, 3)
@@ -149,26 +148,26 @@ def by_pixels(picture, height, width):
 def test_every_pixel_is_the_mean_of_its_samples(old, new):
     picture = np.random.default_rng(0).integers(0, 256, old).astype(np.uint8)
     picture[: old[0] // 2] = 255
-    np.testing.assert_array_equal(pictures.resize(picture, *new), by_pixels(picture, *new))
+    np.testing.assert_array_equal(common.resize(picture, *new), by_pixels(picture, *new))
     turned = np.ascontiguousarray(picture.transpose(1, 0, 2)).transpose(
         1, 0, 2
     )  # not in the order of its memory
-    np.testing.assert_array_equal(pictures.resize(turned, *new), by_pixels(picture, *new))
+    np.testing.assert_array_equal(common.resize(turned, *new), by_pixels(picture, *new))
 
 
 def test_pictures_at_another_size():
     """The mean is kept, nothing is left out, flat pictures stay flat, and whole factors give exact means."""
     random = np.random.default_rng(0)
     picture = random.integers(0, 256, (120, 160, 3)).astype(np.uint8)
-    small = pictures.resize(picture, 72, 96)
+    small = common.resize(picture, 72, 96)
     assert small.shape == (72, 96, 3)
     assert small.mean() == pytest.approx(picture.mean(), abs=1.0)
-    halves = pictures.resize(picture, 60, 80)
+    halves = common.resize(picture, 60, 80)
     exact = picture.reshape(60, 2, 80, 2, 3).mean(axis=(1, 3))
     assert np.abs(halves - exact).max() <= 0.5
-    np.testing.assert_array_equal(pictures.resize(picture, 120, 160), picture)
-    assert set(np.unique(pictures.resize(np.full((210, 160, 1), 77, np.uint8), 84, 84))) == {77}
+    np.testing.assert_array_equal(common.resize(picture, 120, 160), picture)
+    assert set(np.unique(common.resize(np.full((210, 160, 1), 77, np.uint8), 84, 84))) == {77}
     for row in range(210):  # a line of one pixel shows wherever it is
         line = np.zeros((210, 160, 1), np.uint8)
         line[row] = 255
-        assert pictures.resize(line, 84, 84).max() >= 60
+        assert common.resize(line, 84, 84).max() >= 60

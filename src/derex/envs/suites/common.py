@@ -62,10 +62,10 @@ def import_user_module(name: str) -> Any:
 
 
 def load_user_function(suite: str, name: str) -> Callable[..., Any]:
-    """The function or class that `suite:package.module:function` names."""
+    """The function or class that `suite:package.module:name` stands for."""
     module, _, function = name.partition(":")
     if not module or not function:
-        raise ValueError(f"name: expected '{suite}:package.module:function', got '{suite}:{name}'.")
+        raise ValueError(f"name: expected '{suite}:package.module:name', got '{suite}:{name}'.")
     known: list[str] = []
     try:
         found = import_user_module(module)
@@ -164,9 +164,7 @@ class ActionWriter(NamedTuple):
     """converts derex's action to the package's; invalid ones raise"""
 
 
-def read_parts(
-    parts: Mapping[str, ObservationReader] | Sequence[ObservationReader],
-) -> ObservationReader:
+def read_parts(parts: Mapping[str, ObservationReader] | Sequence[ObservationReader]) -> ObservationReader:
     """A reader for a dict, or a tuple, with a reader for each part."""
     if isinstance(parts, Mapping):
         return ObservationReader(
