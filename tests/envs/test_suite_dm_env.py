@@ -93,6 +93,7 @@ def test_what_cannot_be_read():
             "could not be imported: No module named 'no_module_of_that_name'",
         ),
         ("dm_corridor:unseded", ValueError, "no attribute 'unseded'. Did you mean 'unseeded'"),
+        ("dm_corridor:__name__", ValueError, "'__name__' is neither a function nor a class"),
         ("dm_corridor:no_environment", TypeError, "returned a int, expected a dm_env.Environment"),
     ],
 )

@@ -68,9 +68,12 @@ def load_user_function(suite: str, name: str) -> Callable[..., Any]:
         raise ValueError(f"name: expected '{suite}:package.module:name', got '{suite}:{name}'.")
     known: list[str] = []
     try:
-        found = import_user_module(module)
-        known = [each for each, value in vars(found).items() if callable(value) and not each.startswith("_")]
-        return getattr(found, function)
+        holder = import_user_module(module)
+        known = [each for each, value in vars(holder).items() if callable(value) and not each.startswith("_")]
+        found = getattr(holder, function)
+        if not callable(found):
+            raise AttributeError(f"{function!r} is neither a function nor a class")
+        return found
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"name: '{suite}:{name}' could not be imported: {error}.{hint(function, known)}"
