@@ -79,7 +79,7 @@ def test_tracks_are_checked():
         track(state=good.state[:-1])
     with pytest.raises(ValueError, match=r"beliefs: 'a': .* \(30, 5\); got \(30, 4\)"):
         track(beliefs=(("a", np.full((30, 4), 0.25)),))
-    with pytest.raises(ValueError, match=r"beliefs: 'a': .* sum to 1; .* at step 0.* softmax"):
+    with pytest.raises(ValueError, match=r"beliefs: 'a': .* sum to 1; .* at steps \[0 .* softmax"):
         track(beliefs=(("a", np.full((30, 5), 2.0)),))
     with pytest.raises(ValueError, match=r"beliefs: 'a': .* sum to 1"):
         track(beliefs=(("a", np.full((30, 5), np.nan)),))

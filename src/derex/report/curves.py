@@ -98,7 +98,7 @@ def curves_section(
 def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str) -> Path:
     """Writes a PNG with the panels, two in a row, and one legend for all."""
     from derex.report import figures
-    from derex.report.panels import LABEL_SIZE, heading, plain_text
+    from derex.report.panels import LABEL_SIZE, heading
 
     expect(any(panel.lines for panel in panels), "panels", "at least one with a line", panels)
     columns = min(COLUMNS, len(panels))
@@ -108,8 +108,9 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
     axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
     handles: dict[str, Any] = {}
     for ax, panel in zip(axes, panels, strict=False):
-        for label, drawn in _draw_lines(ax, panel.lines, xlabel, panel.ylabel).items():
-            handles.setdefault(plain_text(label), drawn)
+        _draw_lines(ax, panel.lines, xlabel, panel.ylabel)
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
         ax.set_xlim(left=0)
         if panel.limits is not None:
             ax.set_ylim(*panel.limits)
@@ -136,20 +137,18 @@ def _lines_of(curves: Sequence[Curve]) -> list[Line]:
     return [Line(curve, number) for number, curve in enumerate(curves)]
 
 
-def _draw_lines(ax: Any, lines: Sequence[Line], xlabel: str, ylabel: str) -> dict[str, Any]:
-    """Draws bands and lines; returns the line drawn for each label."""
+def _draw_lines(ax: Any, lines: Sequence[Line], xlabel: str, ylabel: str) -> None:
+    """Draws bands and lines."""
     from derex.report.panels import axes_style, plain_text, short_numbers
 
-    drawn = {}
     for line in lines:
         curve, dash = line.curve, DASHES[line.dash % len(DASHES)][1]
         ax.fill_between(curve.x, curve.low, curve.high, color=line.tint, alpha=_BAND, linewidth=0)
         look = {"color": line.tint, "linewidth": 1.7, "linestyle": dash}
-        (drawn[curve.label],) = ax.plot(curve.x, curve.mean, label=curve.label, **look)
+        ax.plot(curve.x, curve.mean, label=plain_text(curve.label), **look)
     ax.margins(x=0)
     axes_style(ax, plain_text(xlabel), plain_text(ylabel))
     short_numbers(ax)
-    return drawn
 
 
 def _traces(lines: Sequence[Line]) -> list[dict[str, Any]]:

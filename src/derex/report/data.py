@@ -202,8 +202,8 @@ class BeliefTrack:
         expect(array.shape == shape, name, f"shape (T, n) = {shape}", array.shape)
         sums = array.sum(axis=1, dtype=np.float64)
         wrong = np.flatnonzero(~((np.abs(sums - 1) < 1e-3) & np.all(array >= 0, axis=1)))
-        found = f"{array[wrong[:1]]} at step {wrong[:1]}; apply a softmax to logits"
-        expect(not len(wrong), name, "probabilities that sum to 1", found)
+        found = f"sums {sums[wrong[:5]]} at steps {wrong[:5]}; apply a softmax to logits"
+        expect(not len(wrong), name, "non-negative probabilities that sum to 1", found)
         return array
 
 

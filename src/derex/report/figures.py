@@ -91,7 +91,7 @@ def spectrum_figure(comparison: Comparison, path: str | Path) -> Path:
     for number, view in enumerate(comparison.views):
         ax.plot(
             np.arange(1, view.k + 1), view.singular_values, marker="o" if view.k <= 40 else "",
-            color=palette.view_colour(number), linewidth=1.4, markersize=3.5, label=view.label,
+            color=palette.view_colour(number), linewidth=1.4, markersize=3.5, label=plain_text(view.label),
         )  # fmt: skip
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     panels.axes_style(ax, "index $i$", "singular value $\\sigma_i$")
@@ -342,7 +342,7 @@ def _belief_bar(figure: Figure, image: AxesImage) -> None:
     bar_axes = figure.add_axes((_LABELS / width, 0.33 / height, 2.2 / width, 0.07 / height))
     ticks = (0, 0.01, 0.05, 0.2, 0.5, 1)
     bar = figure.colorbar(image, cax=bar_axes, orientation="horizontal", ticks=np.sqrt(ticks))
-    bar.outline.set(edgecolor="#aab0bc", linewidth=0.5)
+    bar.outline.set(edgecolor=panels.SPINE, linewidth=0.5)
     bar_axes.set_xticklabels([f"{tick:g}" for tick in ticks])
     bar_axes.tick_params(labelsize=TICK_SIZE, length=2, width=0.5, pad=2, labelcolor=palette.MUTED)
     figure.text(

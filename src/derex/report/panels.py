@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.image import AxesImage
@@ -21,6 +22,7 @@ TITLE_SIZE = 9.5
 LABEL_SIZE = 8.0
 TICK_SIZE = 7.0
 BELIEF_SIDE = 1.0  # inches
+SPINE = "#aab0bc"
 
 
 def visitation_panel(ax: Axes, grid: GridMap, d: np.ndarray) -> AxesImage:
@@ -36,8 +38,7 @@ def bonus_panel(ax: Axes, grid: GridMap, bonus: np.ndarray) -> AxesImage:
 def belief_panel(ax: Axes, grid: GridMap, probabilities: np.ndarray, state: int) -> AxesImage:
     """Draws a belief on the map, its colours by √p, and a ring at the true state."""
     image = draw_map(ax, grid, np.sqrt(np.clip(probabilities, 0, 1)), palette.BELIEF_STOPS)
-    for side in ax.spines.values():
-        side.set(visible=True, color="#aab0bc", linewidth=0.5)
+    ax.spines[:].set(visible=True, color=SPINE, linewidth=0.5)
     row, column = grid.positions[state]
     size = 1.15 * (72 * BELIEF_SIDE / max(grid.shape))
     for colour, width in (("white", 2.2), (palette.INK, 0.9)):
@@ -54,9 +55,9 @@ def reference_panel(ax: Axes, grid: GridMap) -> AxesImage:
 
 def picture_panel(ax: Axes, picture: np.ndarray) -> AxesImage:
     """Draws an RGB picture without ticks, e.g. what the agent sees (Figure 3 B)."""
-    image = ax.imshow(picture, interpolation="nearest")
-    frame_only(ax)
-    return image
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    return ax.imshow(picture, interpolation="nearest")
 
 
 def representation_panel(ax: Axes, comparison: Comparison, view: RepresentationView) -> None:
@@ -103,9 +104,10 @@ def rarity_panel(ax: Axes, comparison: Comparison, view: RepresentationView, col
     rarity, bonus = 1 / comparison.d[shown], view.bonus[shown]
     size = float(np.clip(1800 / comparison.map.n, 3, 14))
     ax.scatter(rarity, bonus, s=size, c=colour, alpha=0.75, linewidths=0)
-    for axis, values in (("x", rarity), ("y", bonus)):
+    for axis, values in ((ax.xaxis, rarity), (ax.yaxis, bonus)):
         if len(values) and values.min() > 0 and values.max() > values.min():
-            _log_axis(ax, axis, values)
+            ax.set(**{f"{axis.axis_name}scale": "log"})
+            _set_log_ticks(axis, np.log10(values.max() / values.min()))
     axes_style(ax, "1 / visitation", "bonus")
     ax.set_box_aspect(1)
 
@@ -116,7 +118,8 @@ def draw_map(ax: Axes, grid: GridMap, values: np.ndarray, stops: Sequence[str]) 
     colours = LinearSegmentedColormap.from_list("map", list(stops))
     image = ax.imshow(grid.image(values), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     _hatch(ax, grid.positions[np.isnan(values)])
-    frame_only(ax)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
     return image
 
 
@@ -158,18 +161,7 @@ def colour_bar(bar_axes: Axes, image: AxesImage, labels: Sequence[str], pad: flo
 
 def legend(ax: Axes) -> None:
     """Draws a legend inside the axes."""
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles, [plain_text(label) for label in labels], fontsize=LABEL_SIZE, frameon=False,
-        labelcolor=palette.INK, handlelength=1.6, loc="best",
-    )  # fmt: skip
-
-
-def frame_only(ax: Axes) -> None:
-    """Removes ticks and spines, for pictures and maps."""
-    ax.set(xticks=[], yticks=[])
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.legend(fontsize=LABEL_SIZE, frameon=False, labelcolor=palette.INK, handlelength=1.6, loc="best")
 
 
 def axes_style(ax: Axes, xlabel: str, ylabel: str) -> None:
@@ -180,9 +172,8 @@ def axes_style(ax: Axes, xlabel: str, ylabel: str) -> None:
     ax.tick_params(which="minor", length=0)
     ax.grid(color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)
-    for side, spine in ax.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set(color="#aab0bc", linewidth=0.7)
+    ax.spines[:].set(color=SPINE, linewidth=0.7)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def short_numbers(ax: Axes) -> None:
@@ -209,18 +200,14 @@ def _hatch(ax: Axes, positions: np.ndarray) -> None:
 
 def _walls(grid: GridMap) -> np.ndarray:
     """(H, W, 3) picture of the walls; everything else is white."""
-    wall, other = palette.hex_to_rgb(palette.WALL_COLOUR), palette.hex_to_rgb(palette.UNKNOWN_COLOUR)
-    return np.where(grid.walls[..., None], wall, other)
+    return np.where(grid.walls[..., None], palette.hex_to_rgb(palette.WALL_COLOUR), 1.0)
 
 
-def _log_axis(ax: Axes, axis: str, values: np.ndarray) -> None:
-    """Sets a log scale; over few decades its ticks are plain numbers."""
-    decades = np.log10(values.max() / values.min())
-    target = ax.xaxis if axis == "x" else ax.yaxis
-    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+def _set_log_ticks(axis: Axis, decades: float) -> None:
+    """Sets the ticks of a logarithmic axis; over few decades they are plain numbers."""
     if decades < 3:
-        target.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if decades < 1.6 else (1.0,)))
-        target.set_major_formatter("{x:g}")
+        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if decades < 1.6 else (1.0,)))
+        axis.set_major_formatter("{x:g}")
     else:
-        target.set_major_locator(LogLocator(base=10, numticks=6))
-    target.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(LogLocator(base=10, numticks=6))
+    axis.set_minor_formatter(NullFormatter())

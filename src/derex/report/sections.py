@@ -75,19 +75,15 @@ def spectrum_section(comparison: Comparison, title: str = "", caption: str = "")
 
 
 def cloud_section(
-    clouds: Sequence[HistoryCloud],
-    title: str = "Representations of histories",
-    caption: str = _CLOUD_CAPTION,
+    clouds: Sequence[HistoryCloud], title: str = "Representations of histories", caption: str = _CLOUD_CAPTION
 ) -> Section:
     """Makes a section with representations of histories in three dimensions that can be turned, and their map.
 
     The reader chooses among the clouds, which are on one map; of each the page carries `MOST_HISTORIES`. It is drawn on
     a plain canvas, so pages stay small and need no WebGL.
     """
-    grid = same_map("clouds", clouds)
-    return payload_section(
-        title, CLOUD, {**_coloured_map(grid), "clouds": list(map(_cloud_payload, clouds))}, caption
-    )
+    drawn = _coloured_map(same_map("clouds", clouds))
+    return payload_section(title, CLOUD, drawn | {"clouds": list(map(_cloud_payload, clouds))}, caption)
 
 
 def belief_section(
