@@ -76,15 +76,14 @@ class CurvePanel:
 def curves_figure(
     curves: Sequence[Curve], path: str | Path, xlabel: str = "", ylabel: str = "", title: str = ""
 ) -> Path:
-    """Writes curves with shaded intervals as a PNG, in the order of their colours; no heading if `title` is empty."""
+    """Writes curves with shaded intervals as a PNG, in the order of their colours."""
     from derex.report import figures, panels
 
     figure = figures.new_figure(6.4, 3.9)
     ax = figure.subplots()
     _draw_lines(ax, _lines_of(curves), xlabel, ylabel)
     panels.legend(ax)
-    if title:
-        panels.heading(ax, title)
+    panels.heading(ax, title)
     return figures.save(figure, path)
 
 
@@ -115,8 +114,6 @@ def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str)
         if panel.limits is not None:
             ax.set_ylim(*panel.limits)
         heading(ax, panel.title)
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
     fitting = int(width / (0.65 + 0.075 * max(map(len, handles))))
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=max(1, min(4, len(handles), fitting)),

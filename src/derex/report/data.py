@@ -54,12 +54,6 @@ class GridMap:
         """Number of states."""
         return len(self.positions)
 
-    def image(self, values: np.ndarray) -> np.ndarray:
-        """(H, W) picture of one value for each state; NaN in cells that are not states."""
-        picture = np.full(self.shape, np.nan)
-        picture[tuple(self.positions.T)] = values
-        return picture
-
     def edges(self) -> np.ndarray:
         """(m, 2) pairs of states in cells that share a side."""
         ids = np.full((self.shape[0] + 1, self.shape[1] + 1), -1)
@@ -98,7 +92,7 @@ class Comparison:
     """Several decompositions of the same experience on the same map."""
 
     title: str  # heading of the figure
-    map: GridMap  # the map
+    map: GridMap
     d: np.ndarray  # (n,) visitation of the states, frequencies or counts
     views: tuple[RepresentationView, ...]  # the decompositions; figures of a single view show the first
     frame: np.ndarray | None = None  # optional (height, width, 3) uint8 example of what the agent sees
@@ -123,7 +117,7 @@ class HistoryCloud:
     """The representations of many histories, and the true state that each ends in."""
 
     title: str  # label in figures, e.g. "p = 0.3"
-    map: GridMap  # the map
+    map: GridMap
     state: np.ndarray  # (m,) the true state, hidden from the agent, at the end of each history
     representation: np.ndarray  # (m, k) features of each history, k >= 2
 
@@ -175,7 +169,7 @@ class BeliefTrack:
     """One episode: what the agent saw, its true states, and beliefs about them."""
 
     title: str  # label in figures, e.g. "p = 0.3"
-    map: GridMap  # the map
+    map: GridMap
     frames: np.ndarray  # (F, height, width, 3) uint8 distinct frames
     frame: np.ndarray  # (T,) which of `frames` was seen at each step
     state: np.ndarray  # (T,) the true state at each step
@@ -198,8 +192,9 @@ class BeliefTrack:
 
     def _belief(self, label: str, probabilities: Any) -> np.ndarray:
         name, shape = f"beliefs: {label!r}", (self.steps, self.map.n)
-        array = _copied(name, probabilities, 2, np.float32)
+        array = np.array(probabilities, np.float32)
         expect(array.shape == shape, name, f"shape (T, n) = {shape}", array.shape)
+        array.flags.writeable = False
         sums = array.sum(axis=1, dtype=np.float64)
         wrong = np.flatnonzero(~((np.abs(sums - 1) < 1e-3) & np.all(array >= 0, axis=1)))
         found = f"sums {sums[wrong[:5]]} at steps {wrong[:5]}; apply a softmax to logits"
@@ -292,7 +287,10 @@ def set_field(record: Any, name: str, value: Any) -> None:
 
 def set_array(record: Any, name: str, ndim: int = 1, dtype: type = np.float64) -> None:
     """Replaces a field by a read-only copy; refuses another rank."""
-    set_field(record, name, _copied(name, getattr(record, name), ndim, dtype))
+    array = np.array(getattr(record, name), dtype=dtype)
+    expect(array.ndim == ndim, name, f"an array of {ndim} dimensions", f"shape {array.shape}")
+    array.flags.writeable = False
+    set_field(record, name, array)
 
 
 def _set_indices(record: Any, name: str, end: int, meaning: str) -> None:
@@ -312,11 +310,3 @@ def _set_pictures(record: Any, name: str, ndim: int) -> None:
     shape = "(height, width, 3)" if ndim == 3 else "(F, height, width, 3), F >= 1"
     expect(valid, name, f"uint8 {shape}", f"{given.dtype} {given.shape}")
     set_array(record, name, ndim, np.uint8)
-
-
-def _copied(name: str, values: Any, ndim: int, dtype: type) -> np.ndarray:
-    """Returns a read-only copy of the values; refuses another rank."""
-    array = np.array(values, dtype=dtype)
-    expect(array.ndim == ndim, name, f"an array of {ndim} dimensions", f"shape {array.shape}")
-    array.flags.writeable = False
-    return array

@@ -103,8 +103,8 @@ def spectrum_figure(comparison: Comparison, path: str | Path) -> Path:
 def visitation_figure(visits: Visits, path: str | Path) -> Path:
     """Writes where an agent was in each part of its training, all seeds together, and the mean bonus there.
 
-    Parts go from left to right, or from top to bottom if the map is flat. Visits share one logarithmic scale; the
-    bonuses of each part are scaled to [0, 1]. Hatched states were not visited. States at one position are summed.
+    Parts go from left to right, or from top to bottom if the map is flat. Shares of visits have one logarithmic scale;
+    the bonuses of each part are scaled to [0, 1]. Hatched states were not visited. States at one position are summed.
     """
     known = len(visits.positions) and len(visits.steps)
     expect(known, "visits", "states with positions and at least one interval", "none")
@@ -115,7 +115,9 @@ def visitation_figure(visits: Visits, path: str | Path) -> Path:
         for part in (merged.counts, merged.bonuses)
     )
     means = np.where(counts > 0, bonuses / np.maximum(counts, 1), np.nan)
-    kinds = [("visits", _log_share(counts), palette.VISITATION_STOPS)]
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    logarithms = np.where(share > 0, np.log(np.where(share > 0, share, 1.0)), np.nan)
+    kinds = [("visits", palette.normalise(logarithms), palette.VISITATION_STOPS)]
     if np.nanmin(means) < np.nanmax(means):
         scaled = np.stack([palette.normalise(part) for part in means])
         kinds.append(("mean bonus", scaled, palette.BONUS_STOPS))
@@ -306,12 +308,6 @@ def _map_of(visits: Visits) -> tuple[GridMap, np.ndarray]:
     drawn = np.full(cells.max(axis=0) + 1, WALL)
     drawn[tuple(cells.T)] = "."
     return GridMap(visits.name, tuple("".join(row) for row in drawn), cells), place.reshape(-1)
-
-
-def _log_share(counts: np.ndarray) -> np.ndarray:
-    """Each part's share of visits, on one logarithmic scale in [0, 1]; NaN where there were none."""
-    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return palette.normalise(np.where(share > 0, np.log(np.where(share > 0, share, 1.0)), np.nan))
 
 
 def _bar_below(figure: Figure, ax: Axes, image: AxesImage, labels: Sequence[str]) -> None:

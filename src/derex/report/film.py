@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from derex._text import install_command
+from derex.report.data import expect
 from derex.report.files import check_place, write_atomically
 from derex.report.palette import INK
 
@@ -35,27 +36,18 @@ class Frame(NamedTuple):
 
 def check_film(path: Path, fps: int, scale: int) -> None:
     """Refuses options that cannot be written, before anything is drawn."""
-    if path.suffix not in ENDINGS:
-        raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {path}.")
+    expect(path.suffix in ENDINGS, "--out", f"a name that ends in {' or '.join(ENDINGS)}", path)
     if path.is_dir():
         raise IsADirectoryError(f"--out: {path} is a folder; give a file.")
     check_place(path, "--out")
     for name, value, most in (("fps", fps, FASTEST), ("scale", scale, 8)):
-        if not 1 <= value <= most:
-            raise ValueError(f"--{name}: expected 1 to {most}, got {value}.")
+        expect(1 <= value <= most, f"--{name}", f"1 to {most}", value)
     if path.suffix == ".mp4":
         _ffmpeg()
 
 
 def write_film(path: str | Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
-    """Writes the video, as large as its largest picture.
-
-    Args:
-        path: file to write, .gif or .mp4.
-        frames: the pictures.
-        fps: pictures per second.
-        scale: factor by which pictures are enlarged.
-    """
+    """Writes the video, .gif or .mp4, as large as its largest picture times `scale`, with `fps` pictures a second."""
     path = Path(path)
     check_film(path, fps, scale)
     pictures = _captioned(frames, scale)

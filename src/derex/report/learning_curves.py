@@ -56,10 +56,7 @@ def group_runs(
 ) -> list[Group]:
     """Groups runs by environment and label; a label has one colour and dash in all environments.
 
-    Args:
-        runs: the runs.
-        label: "method" joins runs of the same method and form; "folder" keeps runs apart.
-        last: percent of the steps that final scores average over.
+    The label "method" joins runs of the same method and form; "folder" keeps runs apart.
     """
     looks: dict[str, tuple[int, int]] = {}  # colour and dash
     if label == "method":
@@ -80,12 +77,7 @@ def group_runs(
 
 
 def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
-    """Converts runs of several tasks to runs of one of them, or of each in turn.
-
-    Args:
-        runs: the runs; those without the task are left out.
-        task: its name, or "all" for each.
-    """
+    """Converts runs of several tasks to runs of `task`, or of each in turn for "all"; runs without it are left out."""
     known = _distinct(name for run in runs for line in run.lines for name in statistics.get_tasks(line))
     if task not in known and (task != EVERYWHERE or not known):
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"

@@ -173,11 +173,7 @@ def chart_section(
 ) -> Section:
     """Makes a chart that plotly.js draws; colours of axes and text follow the page's theme.
 
-    Args:
-        title: heading.
-        traces: plotly's traces.
-        labels: of the horizontal and the vertical axis, as HTML; `axes` are plotly's further options of them.
-        caption: light Markdown below.
+    The HTML `labels`, and plotly's options `axes`, are of the horizontal and the vertical axis.
     """
     x, y = ({"title": {"text": label}, **options} for label, options in zip(labels, axes, strict=True))
     return payload_section(title, PLOTLY, {"data": traces, "layout": {"xaxis": x, "yaxis": y}}, caption)

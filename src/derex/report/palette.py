@@ -84,8 +84,7 @@ def hex_to_rgb(colour: str) -> tuple[float, float, float]:
 
 def rgb_to_hex(rgb: np.ndarray) -> list[str]:
     """Converts (n, 3) numbers in [0, 1] to ``#rrggbb``."""
-    levels = np.rint(np.clip(rgb, 0, 1) * 255).astype(int)
-    return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels]
+    return [f"#{bytes(levels).hex()}" for levels in np.rint(np.clip(rgb, 0, 1) * 255).astype(np.uint8)]
 
 
 def normalise(values: np.ndarray) -> np.ndarray:

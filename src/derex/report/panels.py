@@ -116,7 +116,9 @@ def draw_map(ax: Axes, grid: GridMap, values: np.ndarray, stops: Sequence[str]) 
     """Draws a heat map of values in [0, 1] over walls; states whose value is NaN are hatched."""
     ax.imshow(_walls(grid), interpolation="nearest")
     colours = LinearSegmentedColormap.from_list("map", list(stops))
-    image = ax.imshow(grid.image(values), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+    picture = np.full(grid.shape, np.nan)
+    picture[tuple(grid.positions.T)] = values
+    image = ax.imshow(picture, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     _hatch(ax, grid.positions[np.isnan(values)])
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -108,8 +108,8 @@ def parse_line(raw: bytes, required: Sequence[str] = ("step", "seed")) -> dict[s
 class Visits:
     """Visits and sums of bonuses of each state, by interval of training."""
 
-    name: str  # name of the environment
-    seeds: tuple[int, ...]  # seeds of the run
+    name: str  # of the environment
+    seeds: tuple[int, ...]
     steps: np.ndarray  # (I,) environment steps of each seed at the end of each interval
     counts: np.ndarray  # (I, N, n) number of visits to each state in it
     bonuses: np.ndarray  # (I, N, n) sum of the bonuses given there
@@ -129,9 +129,6 @@ class Visits:
         return Visits(self.name, self.seeds, self.steps[ends - 1], counts, bonuses, self.positions)
 
 
-_Row: TypeAlias = tuple[int, np.ndarray, np.ndarray]  # step, counts, bonuses
-
-
 class VisitLog:
     """Collects the intervals of a run; whenever there are `most`, each pair of neighbours is merged."""
 
@@ -140,20 +137,21 @@ class VisitLog:
         self._positions = np.zeros((0, 2), np.int32) if positions is None else positions
         self.most = max(2, min(MOST_INTERVALS, MOST_NUMBERS // (len(seeds) * n)) // 2 * 2)
         self._width, self._in_last = 1, 1  # intervals merged in each row, and in the last row so far
-        self._rows: list[_Row] = []
+        self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []  # step, counts, bonuses
 
     def add(self, step: int, counts: np.ndarray, bonuses: np.ndarray) -> None:
         """Adds an interval that ended at `step`, with its (N, n) counts and sums of bonuses."""
-        row = step, np.rint(counts).astype(np.int64), bonuses.astype(np.float64)
+        counts, bonuses = np.rint(counts).astype(np.int64), bonuses.astype(np.float64)
         if self._in_last < self._width:
-            self._rows[-1] = _joined(self._rows[-1], row)
+            _, earlier_counts, earlier_bonuses = self._rows[-1]
+            self._rows[-1] = step, earlier_counts + counts, earlier_bonuses + bonuses
             self._in_last += 1
             return
         if len(self._rows) == self.most:
-            pairs = zip(self._rows[::2], self._rows[1::2], strict=True)
-            self._rows = [_joined(first, second) for first, second in pairs]
+            half = self.visits().merged(self.most // 2)
+            self._rows = list(zip(half.steps.tolist(), half.counts, half.bonuses, strict=True))
             self._width *= 2
-        self._rows.append(row)
+        self._rows.append((step, counts, bonuses))
         self._in_last = 1
 
     def visits(self) -> Visits:
@@ -176,10 +174,6 @@ def load_visits(path: str | Path) -> Visits:
     """Reads the record that `save_visits` wrote."""
     header, arrays = read_npz(path, "save_visits")
     return Visits(header["name"], tuple(header["seeds"]), **arrays)
-
-
-def _joined(first: _Row, second: _Row) -> _Row:
-    return second[0], first[1] + second[1], first[2] + second[2]
 
 
 def _search(folder: Path) -> Iterator[RunLog]:

@@ -111,14 +111,7 @@ def belief_levels(probabilities: np.ndarray) -> np.ndarray:
 
 
 def make_sprite(frames: np.ndarray) -> tuple[str, int]:
-    """Puts all frames into one PNG, in reading order.
-
-    Args:
-        frames: (F, height, width, 3) uint8.
-
-    Returns:
-        The picture as a data URI, and the number of frames in each of its rows.
-    """
+    """Puts (F, height, width, 3) frames into one PNG, in reading order; returns its data URI and frames per row."""
     from PIL import Image
 
     count, height, width, _ = frames.shape

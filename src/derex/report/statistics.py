@@ -49,9 +49,7 @@ def mean_interval(
 ) -> Interval:
     """Computes the mean of independent values and its Student-t interval.
 
-    Args:
-        values: at least one.
-        ends_of_one: both ends where there is a single value, which has no interval; None: the value itself.
+    A single value has no interval: both ends are then `ends_of_one`, or the value itself if that is None.
     """
     data = np.asarray(values, np.float64)
     if data.size == 0:
@@ -84,7 +82,7 @@ def bootstrap_intervals(values: Float[np.ndarray, "T N"], trimmed: bool = True) 
         trimmed: whether to use the interquartile mean; otherwise the mean of all seeds.
 
     Returns:
-        Rows of value, low end and high end; NaN where a row has no finite value.
+        Value, low end and high end of each row; NaN where it has no finite value.
     """
     average = interquartile_mean if trimmed else partial(np.mean, axis=-1)
     result = np.full((3, len(values)), np.nan)
@@ -134,15 +132,8 @@ def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERC
 
     A line counts if the log interval it ends is among them; with fewer than fifty lines only the last one counts.
     Means over episodes are weighted by the number of episodes, since a line in which only a few short episodes ended
-    says little. With several tasks the score is the mean over tasks. Lines without the metric are left out.
-
-    Args:
-        lines: of metrics.jsonl, each with a `step` and a `seed`.
-        metric: the number to average.
-        percent: of the steps to average over.
-
-    Returns:
-        The score of each seed; NaN for a seed without one.
+    says little. With several tasks the score is the mean over tasks. Lines without the metric are left out; a seed
+    without any gets NaN.
     """
     if not lines:
         return {}
