@@ -132,7 +132,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path):
     only = written(tmp_path, [cloud_section([cloud()])])
     assert "class Belief {" not in only
     assert "class Explorer {" not in only
-    folder = resources.files("derex.report")
+    folder = resources.files("derex.report").joinpath("assets")
     for name in ("cloud.js", "belief.js", "plot.js"):
         script = folder.joinpath(name).read_text(encoding="utf-8")
         assert not set(re.findall(r"\bhttps?://[^\s\"')]+", script)) - {"http://www.w3.org/2000/svg"}
@@ -140,7 +140,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path):
 
 
 def test_scripts_serve_keyboard_readers_and_those_who_want_less_motion():
-    folder = resources.files("derex.report")
+    folder = resources.files("derex.report").joinpath("assets")
     for name in ("cloud.js", "belief.js"):
         script = folder.joinpath(name).read_text(encoding="utf-8")
         for part in ("keydown", "aria-label", "still.matches", 'dark.addEventListener("change"'):

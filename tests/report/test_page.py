@@ -114,7 +114,9 @@ def test_nothing_is_loaded_from_anywhere(tmp_path):
 def test_tables_wrap_and_scroll_rather_than_being_clipped():
     rules = dict(
         re.findall(
-            r"^(\S[^{]*) \{ (.*) \}$", resources.files("derex.report").joinpath("page.css").read_text(), re.M
+            r"^(\S[^{]*) \{ (.*) \}$",
+            resources.files("derex.report").joinpath("assets", "page.css").read_text(),
+            re.M,
         )
     )
     assert "nowrap" not in rules["th, td"]
@@ -122,7 +124,7 @@ def test_tables_wrap_and_scroll_rather_than_being_clipped():
 
 
 def test_own_scripts_and_styles_name_no_network():
-    folder = resources.files("derex.report")
+    folder = resources.files("derex.report").joinpath("assets")
     for name in ("explorer.js", "plot.js", "charts.js", "cloud.js", "belief.js", "page.css"):
         text = folder.joinpath(name).read_text(encoding="utf-8")
         urls = set(re.findall(r"\bhttps?://[^\s\"')]+", text)) - {"http://www.w3.org/2000/svg"}

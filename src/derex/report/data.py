@@ -182,8 +182,8 @@ class BeliefTrack:
         expect_each("state", self.state, self.steps, "steps of frame")
         set_field(self, "beliefs", tuple((str(label), self._belief(label, p)) for label, p in self.beliefs))
         labels = [label for label, _ in self.beliefs]
-        unlike = 0 < len(labels) == len(set(labels))
-        expect(unlike, "beliefs", "at least one, with labels that differ", labels)
+        different = 0 < len(labels) == len(set(labels))
+        expect(different, "beliefs", "at least one, with labels that differ", labels)
 
     @property
     def steps(self) -> int:

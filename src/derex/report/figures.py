@@ -19,18 +19,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from derex.progress import short_count
-from derex.report import palette, panels
-from derex.report.data import (
-    WALL,
-    BeliefTrack,
-    Comparison,
-    GridMap,
-    HistoryCloud,
-    StateBonus,
-    check_bonuses,
-    expect,
-    same_map,
-)
+from derex.report import data, palette, panels
 from derex.report.files import write_atomically
 from derex.report.panels import LABEL_SIZE, TICK_SIZE, heading, plain_text, scale_bar
 from derex.report.runs import Visits
@@ -48,7 +37,7 @@ _SLICES = (("XY", 0, 1), ("XZ", 0, 2), ("YZ", 1, 2))
 _LABELS = 1.28  # at the left of beliefs
 
 
-def four_panels(comparison: Comparison, path: str | Path) -> Path:
+def four_panels(comparison: data.Comparison, path: str | Path) -> Path:
     """Writes Figure 2 of the first view, Figure 3 if the comparison has a frame."""
     figure, axes = panel_grid(1, 4, bottom=_bottom(comparison))
     for number, ax in enumerate(axes[0]):
@@ -58,7 +47,7 @@ def four_panels(comparison: Comparison, path: str | Path) -> Path:
     return save(figure, path)
 
 
-def save_panels(comparison: Comparison, folder: str | Path, stem: str) -> tuple[Path, ...]:
+def save_panels(comparison: data.Comparison, folder: str | Path, stem: str) -> tuple[Path, ...]:
     """Writes the four panels separately, ``{stem}_visitation.png`` and so on."""
     paths = []
     for number, name in enumerate(_PANELS):
@@ -68,7 +57,7 @@ def save_panels(comparison: Comparison, folder: str | Path, stem: str) -> tuple[
     return tuple(paths)
 
 
-def geometries_figure(comparison: Comparison, path: str | Path) -> Path:
+def geometries_figure(comparison: data.Comparison, path: str | Path) -> Path:
     """Writes the bonus of every view side by side: on the map, and against 1/d(s) with Spearman's ρ."""
     figure, (maps, scatters) = panel_grid(2, len(comparison.views), (2.2, 2.2), row_gap=0.85)
     for number, view in enumerate(comparison.views):
@@ -84,7 +73,7 @@ def geometries_figure(comparison: Comparison, path: str | Path) -> Path:
     return save(figure, path)
 
 
-def spectrum_figure(comparison: Comparison, path: str | Path) -> Path:
+def spectrum_figure(comparison: data.Comparison, path: str | Path) -> Path:
     """Writes the singular values of every view, on one pair of axes."""
     figure = new_figure(6.0, 3.7)
     ax = figure.subplots()
@@ -107,7 +96,7 @@ def visitation_figure(visits: Visits, path: str | Path) -> Path:
     the bonuses of each part are scaled to [0, 1]. Hatched states were not visited. States at one position are summed.
     """
     known = len(visits.positions) and len(visits.steps)
-    expect(known, "visits", "states with positions and at least one interval", "none")
+    data.expect(known, "visits", "states with positions and at least one interval", "none")
     merged = visits.merged(PARTS)
     grid, place = _map_of(visits)
     counts, bonuses = (
@@ -134,19 +123,21 @@ def visitation_figure(visits: Visits, path: str | Path) -> Path:
             image = panels.draw_map(ax, grid, values[number], stops)
             span = f"to step {short_count(merged.steps[number])}"
             heading(ax, f"{name} {span}" if number == 0 else span)
-        _bar_below(figure, row[-1] if flat else row[0], image, _VISITS_TICKS[name])
+        box, inches = (row[-1] if flat else row[0]).get_position(), figure.get_size_inches()[1]
+        bar_axes = figure.add_axes((box.x0, box.y0 - 0.16 / inches, box.width, 0.07 / inches))
+        panels.colour_bar(bar_axes, image, _VISITS_TICKS[name], pad=2.0)
     seeds = f"{len(visits.seeds)} seeds together" if len(visits.seeds) > 1 else f"seed {visits.seeds[0]}"
     figure_title(figure, f"{visits.name}, {seeds}", left=_VISITS_LEFT)
     return save(figure, path)
 
 
-def slices_figure(clouds: Sequence[HistoryCloud], path: str | Path) -> Path:
+def slices_figure(clouds: Sequence[data.HistoryCloud], path: str | Path) -> Path:
     """Writes the representations of histories on one map as slices through their first three features.
 
     Top left are the reference colours of the states; each cloud is a row of its slices XY, XZ and YZ (only XY if it has
     two features). A history has the colour of the true state that it ends in.
     """
-    grid = same_map("clouds", clouds)
+    grid = data.same_map("clouds", clouds)
     slices = [_SLICES if cloud.k > 2 else _SLICES[:1] for cloud in clouds]
     columns = max(map(len, slices))
     figure, axes = panel_grid(len(clouds), 1 + columns, size=(2.4, 2.4), top=0.56, row_gap=0.92, gap=0.6)
@@ -161,7 +152,9 @@ def slices_figure(clouds: Sequence[HistoryCloud], path: str | Path) -> Path:
     return save(figure, path)
 
 
-def bonus_maps_figure(map: GridMap, d: np.ndarray, bonuses: Sequence[StateBonus], path: str | Path) -> Path:
+def bonus_maps_figure(
+    map: data.GridMap, d: np.ndarray, bonuses: Sequence[data.StateBonus], path: str | Path
+) -> Path:
     """Writes the visitation, and beside it each bonus on the map, with Spearman's ρ to 1/d(s).
 
     More than three bonuses take two rows. Each map is scaled to [0, 1]; hatched states were never visited.
@@ -173,7 +166,7 @@ def bonus_maps_figure(map: GridMap, d: np.ndarray, bonuses: Sequence[StateBonus]
         path: file to write.
     """
     d = np.asarray(d, np.float64)
-    check_bonuses(map, d, "bonuses", bonuses)
+    data.check_bonuses(map, d, "bonuses", bonuses)
     rows = 2 if len(bonuses) > 3 else 1
     columns = -(-len(bonuses) // rows)
     margins = {"top": 0.56, "bottom": 0.36, "left": 0.2}
@@ -189,14 +182,14 @@ def bonus_maps_figure(map: GridMap, d: np.ndarray, bonuses: Sequence[StateBonus]
     return save(figure, path)
 
 
-def beliefs_figure(track: BeliefTrack, path: str | Path, times: Sequence[int]) -> Path:
+def beliefs_figure(track: data.BeliefTrack, path: str | Path, times: Sequence[int]) -> Path:
     """Writes what the agent saw at some steps and, below, the beliefs about its state.
 
     Deeper red is more belief; colours follow the root of the probability, so diffuse beliefs are visible. A ring marks
     the true state.
     """
     valid = len(times) and min(times) >= 0 and max(times) < track.steps
-    expect(valid, "times", f"steps 0 to {track.steps - 1} of the track, at least one", times)
+    data.expect(valid, "times", f"steps 0 to {track.steps - 1} of the track, at least one", times)
     side = (panels.BELIEF_SIDE, panels.BELIEF_SIDE)
     margins = {"top": 0.62, "bottom": 0.5, "left": _LABELS}
     grid = panel_grid(1 + len(track.beliefs), len(times), side, row_gap=0.07, gap=0.07, **margins)
@@ -271,7 +264,7 @@ def signed(value: float) -> str:
     return "undefined" if np.isnan(value) else f"= {value:+.2f}".replace("-", "−")
 
 
-def _draw(ax: Axes, number: int, comparison: Comparison) -> None:
+def _draw(ax: Axes, number: int, comparison: data.Comparison) -> None:
     """Draws panel A, B, C or D of the first view, by its number."""
     grid, view, letter = comparison.map, comparison.views[0], "ABCD"[number]
     if number == 0:
@@ -296,28 +289,21 @@ def _draw(ax: Axes, number: int, comparison: Comparison) -> None:
         heading(ax, "Bonus", letter)
 
 
-def _bottom(comparison: Comparison) -> float:
+def _bottom(comparison: data.Comparison) -> float:
     """Margin below the panels: axis labels, and the key of the reference colours if there is a frame."""
     return 0.5 if comparison.frame is None else 0.74
 
 
-def _map_of(visits: Visits) -> tuple[GridMap, np.ndarray]:
+def _map_of(visits: Visits) -> tuple[data.GridMap, np.ndarray]:
     """The map on which states are drawn, and the cell of each state."""
     cells, place = np.unique(visits.positions, axis=0, return_inverse=True)
     cells = cells - cells.min(axis=0)
-    drawn = np.full(cells.max(axis=0) + 1, WALL)
+    drawn = np.full(cells.max(axis=0) + 1, data.WALL)
     drawn[tuple(cells.T)] = "."
-    return GridMap(visits.name, tuple("".join(row) for row in drawn), cells), place.reshape(-1)
+    return data.GridMap(visits.name, tuple("".join(row) for row in drawn), cells), place.reshape(-1)
 
 
-def _bar_below(figure: Figure, ax: Axes, image: AxesImage, labels: Sequence[str]) -> None:
-    height = figure.get_size_inches()[1]
-    box = ax.get_position()
-    bar_axes = figure.add_axes((box.x0, box.y0 - 0.16 / height, box.width, 0.07 / height))
-    panels.colour_bar(bar_axes, image, labels, pad=2.0)
-
-
-def _row_title(cloud: HistoryCloud) -> str:
+def _row_title(cloud: data.HistoryCloud) -> str:
     """The cloud's title, and the number of histories beyond the axes, if any."""
     low, high = cloud.limits()[:3].T
     points = cloud.representation[:, :3]

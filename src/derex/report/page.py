@@ -195,17 +195,12 @@ def caption_html(caption: str) -> str:
 
 def format_cell(cell: Cell) -> str:
     """Formats a cell as escaped text: numbers to four significant digits, None and NaN as a dash."""
-    if cell is None:
+    if cell is None or cell != cell:  # NaN
         return "–"
     if isinstance(cell, Integral):
         return f"{int(cell):,}".replace("-", "−").replace(",", "\u202f")
     if isinstance(cell, Real):
-        number = float(cell)
-        if np.isnan(number):
-            return "–"
-        if np.isinf(number):
-            return "∞" if number > 0 else "−∞"
-        return f"{number:.4g}".replace("-", "−")
+        return f"{float(cell):.4g}".replace("-", "−").replace("inf", "∞")
     # An interval in brackets stays on one line.
     return _inline(re.sub(r"\[[^\]]*\]", lambda interval: interval[0].replace(" ", "\u00a0"), str(cell)))
 
@@ -240,7 +235,7 @@ def _scripts(sections: Sequence[Section]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("derex.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("derex.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _ids(titles: Sequence[str]) -> list[str]:

@@ -94,7 +94,7 @@ def belief_section(
     The reader chooses among the tracks, which are on one map.
     """
     payload = {
-        **_map(same_map("tracks", tracks)),
+        **vars(same_map("tracks", tracks)),
         "stops": {"light": palette.BELIEF_STOPS, "dark": palette.BELIEF_STOPS_DARK},
         "tracks": list(map(_track_payload, tracks)),
     }
@@ -164,10 +164,6 @@ def _base64(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
 
 
-def _map(grid: GridMap) -> dict[str, Any]:
-    return {"name": grid.name, "rows": grid.rows, "positions": grid.positions}
-
-
 def _coloured_map(grid: GridMap) -> dict[str, Any]:
     colours = palette.reference_colours(grid.positions, grid.shape)
-    return {**_map(grid), "colours": palette.rgb_to_hex(colours)}
+    return {**vars(grid), "colours": palette.rgb_to_hex(colours)}
