@@ -35,7 +35,7 @@ class GridMap:
         size = f"row and column, counted from 0, inside the {self.shape[0]} x {self.shape[1]} map"
         expect(not len(outside), "positions", size, outside[:1].tolist())
         in_wall = self.positions[self.walls[tuple(self.positions.T)]]
-        expect(not len(in_wall), "positions", "cells that are no wall of `rows`", in_wall[:1].tolist())
+        expect(not len(in_wall), "positions", "cells that are not walls of `rows`", in_wall[:1].tolist())
         cells = len(np.unique(self.positions, axis=0))
         expect(cells == self.n, "positions", f"a cell for each of the {self.n} states", f"{cells} cells")
 

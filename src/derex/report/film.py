@@ -66,13 +66,13 @@ def _captioned(frames: Sequence[Frame], scale: int) -> list[UInt8[np.ndarray, "H
     widths = [max(picture.shape[1], LEAST_WIDTH) for picture in pictures]
     height, width = max(picture.shape[0] for picture in pictures) + STRIP, max(widths)
     font, sheets = ImageFont.load_default(size=13), []
-    for frame, picture, across in zip(frames, pictures, widths, strict=True):
+    for frame, picture, own_width in zip(frames, pictures, widths, strict=True):
         sheet = Image.new("RGB", (width + width % 2, height + height % 2), "white")
-        across, middle = across + across % 2, picture.shape[0] + STRIP // 2
-        sheet.paste(Image.fromarray(picture), ((across - picture.shape[1]) // 2, 0))
+        right, middle = own_width + own_width % 2, picture.shape[0] + STRIP // 2
+        sheet.paste(Image.fromarray(picture), ((right - picture.shape[1]) // 2, 0))
         draw = ImageDraw.Draw(sheet)
         draw.text((8, middle), frame.left, fill=INK, font=font, anchor="lm")
-        draw.text((across - 8, middle), frame.right, fill=INK, font=font, anchor="rm")
+        draw.text((right - 8, middle), frame.right, fill=INK, font=font, anchor="rm")
         sheets.append(np.asarray(sheet))
     return sheets
 
@@ -97,9 +97,9 @@ def _mp4(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
     raw = b"".join(picture.tobytes() * count for picture, count in zip(pictures, held, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
-        came = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
-        wanted = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
-        command = [_ffmpeg().get_ffmpeg_exe(), "-loglevel", "error", "-y", *came, *wanted]
+        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+        target = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+        command = [_ffmpeg().get_ffmpeg_exe(), "-loglevel", "error", "-y", *source, *target]
         done = subprocess.run(command, input=raw, capture_output=True)
         if done.returncode:
             reason = done.stderr.decode(errors="replace").strip()

@@ -48,7 +48,7 @@ class Group:
     def finals(self, metric: str) -> Float[np.ndarray, " N"]:
         """Computes the final score of every seed."""
         scores = [statistics.final_score(run.lines, metric, self.last) for run in self.runs]
-        return np.array([score for of_run in scores for score in of_run.values()])
+        return np.array([score for by_seed in scores for score in by_seed.values()])
 
 
 def group_runs(
@@ -100,8 +100,8 @@ def check_metric(runs: Sequence[RunLog], metric: str) -> None:
     known = {
         name: value for run in runs for line in run.lines for name, value in line.items() if value is not None
     }
-    numbers = sorted(name for name, value in known.items() if isinstance(value, int | float))
-    numbers = [name for name in numbers if name not in ("step", "seed")]
+    places = ("step", "seed")
+    numbers = sorted(n for n, value in known.items() if isinstance(value, int | float) and n not in places)
     if metric in numbers:
         return
     if metric in known:
@@ -234,30 +234,31 @@ def _without_copies(runs: Sequence[RunLog]) -> tuple[tuple[RunLog, ...], int]:
 
     Copies of a run would count its seeds twice and make intervals too narrow.
     """
+    options = [json.dumps(_select(run.config, DECIDING), sort_keys=True) for run in runs]
     longest: dict[tuple[str, Any], tuple[int, RunLog]] = {}  # the last step, and the first run that has it
-    owners = []
-    for run in runs:
-        options = json.dumps(
-            {name: of for name, of in run.config.items() if name in DECIDING}, sort_keys=True
-        )
-        last = {(options, line["seed"]): line["step"] for line in run.lines}  # lines are sorted by step
-        longest |= {key: (step, run) for key, step in last.items() if step > longest.get(key, (-1,))[0]}
-        owners.append((run, options, len(last)))
+    for run, own in zip(runs, options, strict=True):
+        for line in run.lines:
+            if line["step"] > longest.get((own, line["seed"]), (-1, run))[0]:
+                longest[own, line["seed"]] = line["step"], run
     kept = []
-    for run, options, _ in owners:
-        lines = [line for line in run.lines if longest[options, line["seed"]][1] is run]
-        if lines:
-            kept.append(replace(run, lines=lines))
-    return tuple(kept), sum(seeds for *_, seeds in owners) - len(longest)
+    for run, own in zip(runs, options, strict=True):
+        lines = [line for line in run.lines if longest[own, line["seed"]][1] is run]
+        kept += [replace(run, lines=lines)] if lines else []
+    seeds = sum(len({line["seed"] for line in run.lines}) for run in runs)
+    return tuple(kept), seeds - len(longest)
 
 
 def _differing(configs: Iterable[dict[str, Any]]) -> list[str]:
     """Options that matter to learning and differ among runs; older runs may lack some."""
     values: dict[str, list[Any]] = {}
     for config in configs:
-        for name, value in _flat({name: config[name] for name in LEARNING if name in config}).items():
+        for name, value in _flat(_select(config, LEARNING)).items():
             values.setdefault(name, []).append(value)
-    return sorted(name for name, of in values.items() if any(value != of[0] for value in of))
+    return sorted(name for name, found in values.items() if any(value != found[0] for value in found))
+
+
+def _select(options: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: options[name] for name in names if name in options}
 
 
 def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
