@@ -116,27 +116,24 @@ def test_edges_of_the_map_are_its_moves():
 
 def test_bonus_panel_draws_the_bonus(comparison):
     ax = Figure().subplots()
-    picture = np.asarray(bonus_panel(ax, comparison, comparison.views[0]).get_array())
+    picture = np.asarray(bonus_panel(ax, GRID, comparison.views[0].bonus).get_array())
     shown = picture[GRID.positions[:, 0], GRID.positions[:, 1]]
     assert shown.min() == 0
     assert shown.max() == 1
     assert np.argmax(shown) == np.argmax(comparison.views[0].bonus)
 
 
-def test_visitation_panel_scales(comparison):
-    start = GRID.positions[WORLD.start]
-    for scale in ("linear", "log"):
-        picture = np.asarray(visitation_panel(Figure().subplots(), comparison, scale).get_array())
-        assert picture[start[0], start[1]] == 1
+def test_visitation_panel_draws_the_visitation(comparison):
+    picture = np.asarray(visitation_panel(Figure().subplots(), GRID, comparison.d).get_array())
+    np.testing.assert_allclose(picture[tuple(GRID.positions.T)], normalise(comparison.d))
+    assert picture[tuple(GRID.positions[WORLD.start])] == 1
 
 
-def test_representation_panel_draws_the_chosen_features(comparison):
+def test_representation_panel_draws_the_first_features(comparison):
     ax = Figure().subplots()
-    representation_panel(ax, comparison, comparison.views[0], features=(2, 5))
+    representation_panel(ax, comparison, comparison.views[0])
     drawn = np.asarray(ax.collections[1].get_offsets())
-    np.testing.assert_allclose(drawn, comparison.views[0].representation[:, [2, 5]])
-    with pytest.raises(ValueError, match="features"):
-        representation_panel(ax, comparison, comparison.views[0], features=(0, 8))
+    np.testing.assert_allclose(drawn, comparison.views[0].representation[:, :2])
 
 
 def test_rarity_panel_leaves_out_what_was_never_visited(comparison):
@@ -150,7 +147,7 @@ def test_four_panels(comparison, tmp_path):
     tabular = four_panels(comparison, tmp_path / "new" / "four.png")
     assert_shows_something(tabular, (582, 1893))
     pixels = Comparison("pixels", GRID, comparison.d, comparison.views, np.array(frames(WORLD)[40]))
-    assert_shows_something(four_panels(pixels, tmp_path / "pixels.png", view="exact counting", scale="log"))
+    assert_shows_something(four_panels(pixels, tmp_path / "pixels.png"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "pixels.png"]  # no temporary files
 
 
@@ -180,12 +177,16 @@ def test_other_figures(comparison, tmp_path):
 
 def test_figures_stand_gaps_and_flat_values(comparison, tmp_path):
     gaps = with_gaps(comparison)
-    assert_shows_something(four_panels(gaps, tmp_path / "gaps.png", scale="log"))
+    assert_shows_something(four_panels(gaps, tmp_path / "gaps.png"))
     n = GRID.n
     flat = RepresentationView("flat", np.zeros((n, 1)), np.zeros(1), np.full(n, np.inf))
     constant = Comparison("flat", GRID, np.full(n, 1 / n), (flat,))
     assert_shows_something(geometries_figure(constant, tmp_path / "flat.png"))
-    assert_shows_something(four_panels(constant, tmp_path / "flat4.png", scale="log"))
+    assert_shows_something(four_panels(constant, tmp_path / "flat4.png"))
+    many = RepresentationView("many", np.zeros((n, 50)), np.linspace(1, 0, 50), np.zeros(n))
+    assert_shows_something(
+        spectrum_figure(Comparison("many", GRID, constant.d, (many,)), tmp_path / "many.png")
+    )
 
 
 def same(a: Comparison, b: Comparison) -> None:
@@ -227,12 +228,10 @@ def test_loading_does_not_unpickle(tmp_path):
 def test_damaged_files_are_refused(comparison, tmp_path, length):
     path = save_comparison(tmp_path / "c.npz", comparison)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(
-        DamagedFileError, match=r"path: .*c.npz is damaged, or not a file of `save_comparison`: it is not"
-    ):
+    with pytest.raises(DamagedFileError, match=r"path: .*c.npz .*`save_comparison`"):
         load_comparison(path)
     path.write_text("some text")
-    with pytest.raises(DamagedFileError, match=r"is damaged.*Write it again\.$"):
+    with pytest.raises(DamagedFileError, match=r"path: .*Write it again\.$"):
         load_comparison(path)
     with pytest.raises(FileNotFoundError):
         load_comparison(tmp_path / "absent.npz")
@@ -240,10 +239,12 @@ def test_damaged_files_are_refused(comparison, tmp_path, length):
 
 def test_errors_name_the_argument(comparison):
     view = comparison.views[0]
-    with pytest.raises(ValueError, match=r"positions.*outside"):
+    with pytest.raises(ValueError, match=r"positions.*inside the 1 x 2 map; got \[\[0, 2\]\]"):
         GridMap("m", ("..",), np.array([[0, 2]]))
     with pytest.raises(ValueError, match=r"positions.*wall"):
         GridMap("m", ("#.",), np.array([[0, 0]]))
+    with pytest.raises(ValueError, match=r"positions.*each of the 2 states"):
+        GridMap("m", ("..",), np.array([[0, 1], [0, 1]]))
     with pytest.raises(ValueError, match="rows"):
         GridMap("m", ("..", "."), np.array([[0, 0]]))
     with pytest.raises(ValueError, match="singular_values"):
@@ -252,12 +253,10 @@ def test_errors_name_the_argument(comparison):
         RepresentationView("v", np.zeros((3, 2)), np.zeros(2), np.zeros(2))
     with pytest.raises(ValueError, match="d: expected finite"):
         Comparison("c", GRID, -comparison.d, (view,))
-    with pytest.raises(ValueError, match="labels must differ"):
+    with pytest.raises(ValueError, match=r"views: .* labels that differ"):
         Comparison("c", GRID, comparison.d, (view, view))
     with pytest.raises(ValueError, match="frame"):
         Comparison("c", GRID, comparison.d, (view,), np.zeros((3, 3, 3)))
-    with pytest.raises(ValueError, match="view: expected one of"):
-        comparison.view("nobody")
     with pytest.raises(ValueError, match="row 1"):
         Table("t", ("a",), (("x",), ("y", "z")))
 

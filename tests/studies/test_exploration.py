@@ -15,8 +15,7 @@ import pytest
 from derex import cli
 from derex.agents.config import AgentConfig
 from derex.envs.registry import make
-from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
-from derex.report.data import Curve
+from derex.report.curves import Curve, CurvePanel, Line, learning_figure, learning_section
 from derex.representations.methods import METHODS
 from derex.studies import exploration as running
 from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden, resolved

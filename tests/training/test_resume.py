@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.report.visits import load_visits
+from derex.report.runs import load_visits
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig

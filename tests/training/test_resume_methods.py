@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from derex.report.visits import load_visits
+from derex.report.runs import load_visits
 from derex.representations.methods import METHODS
 from derex.training.checkpoints import find_checkpoint, load_arrays
 from derex.training.folder import read_metrics

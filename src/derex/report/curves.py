@@ -1,6 +1,6 @@
 """Curves with intervals, as PNG files and as charts of a page: one set of curves, or a panel for each environment.
 
-A method has one colour wherever it appears; its forms differ in their dashes.
+A method has one colour wherever it appears; its forms differ in their dashes. Shapes: T points of a curve.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from derex.report import palette
-from derex.report.data import Curve
+from derex.report.data import expect, expect_each, set_array
 from derex.report.page import Section, chart_section
 
 DASHES = (("solid", "-"), ("dash", (0, (4.5, 1.6))), ("dot", (0, (1.2, 1.2))))
@@ -26,45 +26,43 @@ _BAND = 0.15  # opacity
 
 
 @dataclass(frozen=True, eq=False)
+class Curve:
+    """A curve with an interval around it."""
+
+    label: str  # label in legends
+    x: np.ndarray  # (T,) horizontal positions
+    mean: np.ndarray  # (T,) values; NaN leaves a gap
+    low: np.ndarray  # (T,) lower end of the interval
+    high: np.ndarray  # (T,) upper end of the interval
+
+    def __post_init__(self) -> None:
+        for name in ("x", "mean", "low", "high"):
+            set_array(self, name)
+            expect_each(name, getattr(self, name), len(self.x), "points of x")
+
+
+@dataclass(frozen=True, eq=False)
 class Line:
-    """A curve and how it is drawn.
+    """A curve and how it is drawn."""
 
-    Attributes:
-        curve: mean and interval.
-        colour: number of its colour.
-        dash: number of its dash.
-    """
-
-    curve: Curve
-    colour: int = 0
-    dash: int = 0
+    curve: Curve  # mean and interval
+    colour: int = 0  # number of its colour
+    dash: int = 0  # number of its dash
 
     @property
     def tint(self) -> str:
         """``#rrggbb``."""
         return palette.view_colour(self.colour)
 
-    @property
-    def dashes(self) -> tuple[str, Any]:
-        """Plotly's name of the dash, and matplotlib's."""
-        return DASHES[self.dash % len(DASHES)]
-
 
 @dataclass(frozen=True, eq=False)
 class CurvePanel:
-    """The curves of one environment.
+    """The curves of one environment."""
 
-    Attributes:
-        title: name of the environment.
-        ylabel: label of the vertical axis.
-        lines: one for each method or form of it.
-        span: lowest and highest possible value; None if unknown.
-    """
-
-    title: str
-    ylabel: str
-    lines: tuple[Line, ...]
-    span: tuple[float, float] | None = None
+    title: str  # name of the environment
+    ylabel: str  # label of the vertical axis
+    lines: tuple[Line, ...]  # one for each method or form of it
+    span: tuple[float, float] | None = None  # lowest and highest possible value; None if unknown
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -78,107 +76,83 @@ class CurvePanel:
 def curves_figure(
     curves: Sequence[Curve], path: str | Path, xlabel: str = "", ylabel: str = "", title: str = ""
 ) -> Path:
-    """Writes curves with shaded intervals as a PNG.
+    """Writes curves with shaded intervals as a PNG, in the order of their colours."""
+    from derex.report import figures, panels
 
-    Args:
-        curves: the curves, in the order of their colours.
-        path: file to write.
-        xlabel: label of the horizontal axis.
-        ylabel: label of the vertical axis.
-        title: heading; none if empty.
-    """
-    from derex.report.figures import legend, new_figure, save
-    from derex.report.panels import heading
-
-    figure = new_figure(6.4, 3.9)
+    figure = figures.new_figure(6.4, 3.9)
     ax = figure.subplots()
     _draw_lines(ax, _lines_of(curves), xlabel, ylabel)
-    legend(ax)
-    if title:
-        heading(ax, title)
-    return save(figure, path)
+    panels.legend(ax)
+    panels.heading(ax, title)
+    return figures.save(figure, path)
 
 
 def curves_section(
     title: str, curves: Sequence[Curve], xlabel: str = "", ylabel: str = "", caption: str = ""
 ) -> Section:
-    """Makes a chart of curves with shaded intervals; arguments as of `curves_figure`, and a Markdown caption."""
-    return chart_section(title, _traces(_lines_of(curves)), escape(xlabel), escape(ylabel), caption)
+    """Makes a chart of curves with shaded intervals; labels are plain text, the caption is light Markdown."""
+    return chart_section(title, _traces(_lines_of(curves)), (escape(xlabel), escape(ylabel)), caption)
 
 
 def learning_figure(panels: Sequence[CurvePanel], path: str | Path, xlabel: str) -> Path:
-    """Writes a PNG with a panel for each environment, two in a row, and one legend for all.
+    """Writes a PNG with the panels, two in a row, and one legend for all."""
+    from derex.report import figures
+    from derex.report.panels import LABEL_SIZE, heading
 
-    Args:
-        panels: what to draw.
-        path: file to write.
-        xlabel: label of the horizontal axes.
-    """
-    from derex.report.figures import new_figure, save
-    from derex.report.panels import LABEL_SIZE, heading, plain_text
-
-    if not panels or not any(panel.lines for panel in panels):
-        raise ValueError("panels: expected at least one, with at least one line.")
+    expect(any(panel.lines for panel in panels), "panels", "at least one with a line", panels)
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width = max(columns * _PANEL[0], 5.2)
-    figure = new_figure(width, rows * _PANEL[1] + 0.6)
+    figure = figures.new_figure(width, rows * _PANEL[1] + 0.6)
     axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
     handles: dict[str, Any] = {}
     for ax, panel in zip(axes, panels, strict=False):
-        for label, drawn in _draw_lines(ax, panel.lines, xlabel, panel.ylabel).items():
-            handles.setdefault(plain_text(label), drawn)
+        _draw_lines(ax, panel.lines, xlabel, panel.ylabel)
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
         ax.set_xlim(left=0)
         if panel.limits is not None:
             ax.set_ylim(*panel.limits)
         heading(ax, panel.title)
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
     fitting = int(width / (0.65 + 0.075 * max(map(len, handles))))
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=max(1, min(4, len(handles), fitting)),
         fontsize=LABEL_SIZE, frameon=False, labelcolor=palette.INK, handlelength=2.4,
     )  # fmt: skip
-    return save(figure, path)
+    return figures.save(figure, path)
 
 
 def learning_section(panel: CurvePanel, xlabel: str, caption: str = "") -> Section:
     """Makes a chart of the curves of one environment that can be hovered and zoomed."""
-    title = f"{panel.title}: {panel.ylabel}"
-    section_axes = {"rangemode": "tozero"}, {} if panel.limits is None else {"range": panel.limits}
-    return chart_section(
-        title, _traces(panel.lines), escape(xlabel), escape(panel.ylabel), caption, *section_axes
-    )
+    labels = escape(xlabel), escape(panel.ylabel)
+    axes = {"rangemode": "tozero"}, {} if panel.limits is None else {"range": panel.limits}
+    return chart_section(f"{panel.title}: {panel.ylabel}", _traces(panel.lines), labels, caption, axes)
 
 
 def _lines_of(curves: Sequence[Curve]) -> list[Line]:
-    if not curves:
-        raise ValueError("curves: expected at least one Curve.")
+    expect(curves, "curves", "at least one Curve", "none")
     return [Line(curve, number) for number, curve in enumerate(curves)]
 
 
-def _draw_lines(ax: Any, lines: Sequence[Line], xlabel: str, ylabel: str) -> dict[str, Any]:
-    """Draws bands and lines; returns the line drawn for each label."""
+def _draw_lines(ax: Any, lines: Sequence[Line], xlabel: str, ylabel: str) -> None:
+    """Draws bands and lines."""
     from derex.report.panels import axes_style, plain_text, short_numbers
 
-    drawn = {}
     for line in lines:
-        curve = line.curve
+        curve, dash = line.curve, DASHES[line.dash % len(DASHES)][1]
         ax.fill_between(curve.x, curve.low, curve.high, color=line.tint, alpha=_BAND, linewidth=0)
-        (drawn[curve.label],) = ax.plot(
-            curve.x, curve.mean, color=line.tint, linewidth=1.7, linestyle=line.dashes[1], label=curve.label
-        )
+        look = {"color": line.tint, "linewidth": 1.7, "linestyle": dash}
+        ax.plot(curve.x, curve.mean, label=plain_text(curve.label), **look)
     ax.margins(x=0)
     axes_style(ax, plain_text(xlabel), plain_text(ylabel))
     short_numbers(ax)
-    return drawn
 
 
 def _traces(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """For each line plotly's traces: the ends of each part of the band without gaps, and the line."""
     traces: list[dict[str, Any]] = []
     for number, line in enumerate(lines):
-        curve = line.curve
+        curve, dash = line.curve, DASHES[line.dash % len(DASHES)][0]
         red, green, blue = (round(255 * part) for part in palette.hex_to_rgb(line.tint))
         common: dict[str, Any] = {"type": "scatter", "mode": "lines", "legendgroup": str(number)}
         edge = {**common, "line": {"width": 0, "color": line.tint}, "showlegend": False, "hoverinfo": "skip"}
@@ -188,7 +162,7 @@ def _traces(lines: Sequence[Line]) -> list[dict[str, Any]]:
         for part in (slice(begin, end) for begin, end in ends.reshape(-1, 2).tolist()):
             traces.append({**edge, "x": curve.x[part], "y": curve.high[part]})
             traces.append({**filled, "x": curve.x[part], "y": curve.low[part]})
-        look: dict[str, Any] = {"width": 2.25, "color": line.tint, "dash": line.dashes[0]}
+        look = {"width": 2.25, "color": line.tint, "dash": dash}
         about = {"name": escape(curve.label), "hovertemplate": "%{y:.4g}"}
         traces.append({**common, "x": curve.x, "y": curve.mean, "line": look, **about})
     return traces

@@ -17,12 +17,7 @@ class DamagedFileError(ValueError):
 
 
 def check_place(path: Path, option: str) -> None:
-    """Refuses a path that cannot be written, before work is spent on its content.
-
-    Args:
-        path: the file or folder to write.
-        option: name of the option it was given as, for the error.
-    """
+    """Refuses a file or folder, given as `option`, that cannot be written, before work is spent on its content."""
     place = path.absolute()
     above = next((parent for parent in place.parents if parent.exists()), place)
     there = place if place.is_dir() else above  # a file is replaced, which needs its folder
@@ -92,16 +87,10 @@ def write_npz(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, 
 
 
 def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Reads the header and the arrays that `write_npz` wrote.
+    """Reads the header and the arrays that `write_npz` wrote for the function `writer`, which errors name.
 
-    Nothing is unpickled, so loading an untrusted file runs no code.
-
-    Args:
-        path: the file.
-        writer: name of the function that should have written it, for the error.
-
-    Raises:
-        DamagedFileError: the file is incomplete, changed, or of another kind.
+    Nothing is unpickled, so loading an untrusted file runs no code. Raises DamagedFileError if the file is incomplete,
+    changed, or of another kind.
     """
     with open(path, "rb") as opened:  # a missing or unreadable file raises OSError
         try:
@@ -110,11 +99,9 @@ def read_npz(path: str | Path, writer: str) -> tuple[dict[str, Any], dict[str, n
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            if "header" not in arrays:
-                raise ValueError("it has no header")
-            header = json.loads(arrays.pop("header").tobytes())
+            header = json.loads(arrays.pop("header", np.zeros(0, np.uint8)).tobytes() or b"null")
             if not isinstance(header, dict):
-                raise ValueError("its header is not an object")
+                raise ValueError("it has no header, or one that is not an object")
         except Exception as error:  # a damaged archive can fail in any way
             raise DamagedFileError(
                 f"path: {path} is damaged, or not a file of `{writer}`: {error}. Write it again."

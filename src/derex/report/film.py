@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from derex._text import install_command
+from derex.report.data import expect
 from derex.report.files import check_place, write_atomically
-from derex.report.palette import INK, hex_to_rgb
+from derex.report.palette import INK
 
 ENDINGS = (".gif", ".mp4")
 STRIP = 26  # height of the caption, in pixels
@@ -25,74 +26,55 @@ FASTEST = 50  # pictures a second
 
 
 class Frame(NamedTuple):
-    """A picture and its caption, left and right."""
+    """A picture and its caption."""
 
     picture: UInt8[np.ndarray, "H W 3"]
-    left: str
-    right: str
-    hold: bool = False
-    """whether it stays for `HOLD` seconds"""
+    left: str  # caption at the left
+    right: str  # caption at the right
+    hold: bool = False  # whether it stays for `HOLD` seconds
 
 
 def check_film(path: Path, fps: int, scale: int) -> None:
     """Refuses options that cannot be written, before anything is drawn."""
-    if path.suffix not in ENDINGS:
-        raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {path}.")
+    expect(path.suffix in ENDINGS, "--out", f"a name that ends in {' or '.join(ENDINGS)}", path)
     if path.is_dir():
         raise IsADirectoryError(f"--out: {path} is a folder; give a file.")
     check_place(path, "--out")
-    if not 1 <= fps <= FASTEST:
-        raise ValueError(f"--fps: expected 1 to {FASTEST}, got {fps}.")
-    if not 1 <= scale <= 8:
-        raise ValueError(f"--scale: expected 1 to 8, got {scale}.")
+    for name, value, most in (("fps", fps, FASTEST), ("scale", scale, 8)):
+        expect(1 <= value <= most, f"--{name}", f"1 to {most}", value)
     if path.suffix == ".mp4":
         _ffmpeg()
 
 
 def write_film(path: str | Path, frames: Sequence[Frame], fps: int = 12, scale: int = 1) -> Path:
-    """Writes the video, as large as its largest picture.
-
-    Args:
-        path: file to write, .gif or .mp4.
-        frames: the pictures.
-        fps: pictures per second.
-        scale: factor by which pictures are enlarged.
-    """
+    """Writes the video, .gif or .mp4, as large as its largest picture times `scale`, with `fps` pictures a second."""
     path = Path(path)
     check_film(path, fps, scale)
-    pictures = _of_one_size([_captioned(frame, scale) for frame in frames])
+    pictures = _captioned(frames, scale)
     held = [max(round(HOLD * fps), 1) if frame.hold else 1 for frame in frames]
-    if path.suffix == ".gif":
-        return write_atomically(path, _gif(pictures, held, fps))
-    return write_atomically(path, _mp4(pictures, held, fps))
+    return write_atomically(path, (_gif if path.suffix == ".gif" else _mp4)(pictures, held, fps))
 
 
-def _captioned(frame: Frame, scale: int) -> UInt8[np.ndarray, "H W 3"]:
-    """Centres the picture on a white sheet, with text below; sides are even, as video codecs need."""
+def _captioned(frames: Sequence[Frame], scale: int) -> list[UInt8[np.ndarray, "H W 3"]]:
+    """Puts each picture at the top left of a white sheet, centred above its caption.
+
+    All sheets have one size; sides are even, as video codecs need.
+    """
     from PIL import Image, ImageDraw, ImageFont
 
-    picture = frame.picture.repeat(scale, axis=0).repeat(scale, axis=1)
-    height, width = picture.shape[:2]
-    across = max(width, LEAST_WIDTH) + max(width, LEAST_WIDTH) % 2
-    sheet = np.full((height + STRIP + (height + STRIP) % 2, across, 3), 255, np.uint8)
-    left = (across - width) // 2
-    sheet[:height, left : left + width] = picture
-    image = Image.fromarray(sheet)
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=13)
-    ink = tuple(round(255 * part) for part in hex_to_rgb(INK))
-    middle = height + STRIP // 2
-    draw.text((8, middle), frame.left, fill=ink, font=font, anchor="lm")
-    draw.text((across - 8, middle), frame.right, fill=ink, font=font, anchor="rm")
-    return np.asarray(image)
-
-
-def _of_one_size(pictures: list[np.ndarray]) -> list[np.ndarray]:
-    """Pads smaller pictures with white at the right and below."""
-    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
-    return [
-        np.pad(one, [(0, height - one.shape[0]), (0, width - one.shape[1]), (0, 0)], constant_values=255)
-        for one in pictures
-    ]
+    pictures = [frame.picture.repeat(scale, axis=0).repeat(scale, axis=1) for frame in frames]
+    widths = [max(picture.shape[1], LEAST_WIDTH) for picture in pictures]
+    height, width = max(picture.shape[0] for picture in pictures) + STRIP, max(widths)
+    font, sheets = ImageFont.load_default(size=13), []
+    for frame, picture, own_width in zip(frames, pictures, widths, strict=True):
+        sheet = Image.new("RGB", (width + width % 2, height + height % 2), "white")
+        right, middle = own_width + own_width % 2, picture.shape[0] + STRIP // 2
+        sheet.paste(Image.fromarray(picture), ((right - picture.shape[1]) // 2, 0))
+        draw = ImageDraw.Draw(sheet)
+        draw.text((8, middle), frame.left, fill=INK, font=font, anchor="lm")
+        draw.text((right - 8, middle), frame.right, fill=INK, font=font, anchor="rm")
+        sheets.append(np.asarray(sheet))
+    return sheets
 
 
 def _gif(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
@@ -101,35 +83,28 @@ def _gif(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
     # One palette for all pictures: with one each, colours would flicker.
     sample = np.concatenate(pictures[:: max(len(pictures) // 16, 1)], axis=0)
     palette = Image.fromarray(sample).quantize(256, dither=Image.Dither.NONE)
-    images = [
+    first, *others = (
         Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures
-    ]
-    buffer = io.BytesIO()
-    durations = [round(1000 * count / fps) for count in held]
-    images[0].save(
-        buffer, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, disposal=1
     )
+    buffer, durations = io.BytesIO(), [round(1000 * count / fps) for count in held]
+    first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0, disposal=1)
     return buffer.getvalue()
 
 
 def _mp4(pictures: list[np.ndarray], held: list[int], fps: int) -> bytes:
     """Runs ffmpeg directly: the writer of imageio_ffmpeg forks, which is unsafe in a process with JAX."""
     height, width = pictures[0].shape[:2]
+    raw = b"".join(picture.tobytes() * count for picture, count in zip(pictures, held, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
-        came = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
-        wanted = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
-        command = [_ffmpeg().get_ffmpeg_exe(), "-loglevel", "error", "-y", *came, *wanted]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            _, said = process.communicate(b"".join(_repeated(pictures, held)))
-        if process.returncode:
-            raise OSError(f"--out: ffmpeg could not write the video: {said.decode(errors='replace').strip()}")
+        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+        target = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+        command = [_ffmpeg().get_ffmpeg_exe(), "-loglevel", "error", "-y", *source, *target]
+        done = subprocess.run(command, input=raw, capture_output=True)
+        if done.returncode:
+            reason = done.stderr.decode(errors="replace").strip()
+            raise OSError(f"--out: ffmpeg could not write the video: {reason}")
         return path.read_bytes()
-
-
-def _repeated(pictures: list[np.ndarray], held: list[int]) -> Iterator[bytes]:
-    for picture, count in zip(pictures, held, strict=True):
-        yield from [np.ascontiguousarray(picture).tobytes()] * count
 
 
 def _ffmpeg() -> Any:
@@ -137,6 +112,5 @@ def _ffmpeg() -> Any:
     try:
         return import_module("imageio_ffmpeg")
     except ImportError as error:
-        raise ValueError(
-            f"--out: .mp4 needs imageio-ffmpeg: {install_command('video')}, or write a .gif."
-        ) from error
+        how = install_command("video")
+        raise ValueError(f"--out: .mp4 needs imageio-ffmpeg: {how}, or write a .gif.") from error

@@ -6,7 +6,7 @@ Shapes: T steps, N seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,111 +16,78 @@ from jaxtyping import Float
 
 from derex._text import hint
 from derex.progress import short_count
-from derex.report.curves import CurvePanel, Line, learning_figure, learning_section
-from derex.report.data import Curve, Table
-from derex.report.page import table_section, write_page
+from derex.report import statistics
+from derex.report.curves import Curve, CurvePanel, Line, learning_figure, learning_section
+from derex.report.page import Table, table_section, write_page
 from derex.report.palette import VIEW_COLOURS
 from derex.report.runs import RunLog
-from derex.report.statistics import (
-    LAST_PERCENT,
-    Interval,
-    bootstrap_intervals,
-    describe_interval,
-    final_score,
-    get_number,
-    get_tasks,
-    stratified_interval,
-)
 
 Label = Literal["method", "folder"]
 
 STEPS = "environment steps of each seed"
 MOST_POINTS = 400  # of a curve; neighbouring lines of longer runs are averaged
 SPANS = {"success": (0.0, 1.0)}
-MAY_DIFFER = ("seed", "seeds", "steps", "log_every", "env")  # within a group, besides what saves and logs
-DECIDING = ("env", "method", "form", "streams", "agent", "representation", "deterministic")
+LEARNING = ("method", "form", "streams", "agent", "representation")  # options that matter to learning
+DECIDING = (*LEARNING, "env", "deterministic")  # options that decide the numbers of a seed
 COLUMNS = ("environment", "method", "seeds", "steps", "final {}", "mean", "worst seed")
 EVERYWHERE = "all"
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The runs behind one line: one environment, one label, all their seeds.
-
-    Attributes:
-        env: the environment.
-        label: label in legends.
-        colour: number of its colour.
-        dash: number of its dash.
-        runs: its runs.
-        copies: number of seeds left out because another run of equal options has them.
-        last: percent of the steps that final scores average over.
-    """
+    """The runs behind one line: one environment, one label, all their seeds."""
 
     env: str
-    label: str
-    colour: int
-    dash: int
+    label: str  # in legends
+    colour: int  # its number
+    dash: int  # its number
     runs: tuple[RunLog, ...]
-    copies: int = 0
-    last: float = LAST_PERCENT
+    copies: int = 0  # number of seeds left out because another run of equal options has them
+    last: float = statistics.LAST_PERCENT  # percent of the steps that final scores average over
 
     def finals(self, metric: str) -> Float[np.ndarray, " N"]:
         """Computes the final score of every seed."""
-        scores = [final_score(run.lines, metric, self.last) for run in self.runs]
-        return np.array([score for of_run in scores for score in of_run.values()])
-
-    @property
-    def reached(self) -> list[int]:
-        """The last step of each run."""
-        return [run.lines[-1]["step"] for run in self.runs]
+        scores = [statistics.final_score(run.lines, metric, self.last) for run in self.runs]
+        return np.array([score for by_seed in scores for score in by_seed.values()])
 
 
-def group_runs(runs: Sequence[RunLog], label: Label = "method", last: float = LAST_PERCENT) -> list[Group]:
+def group_runs(
+    runs: Sequence[RunLog], label: Label = "method", last: float = statistics.LAST_PERCENT
+) -> list[Group]:
     """Groups runs by environment and label; a label has one colour and dash in all environments.
 
-    Args:
-        runs: the runs.
-        label: "method" joins runs of the same method and form; "folder" keeps runs apart.
-        last: percent of the steps that final scores average over.
+    The label "method" joins runs of the same method and form; "folder" keeps runs apart.
     """
+    looks: dict[str, tuple[int, int]] = {}  # colour and dash
     if label == "method":
-        keys = [(run.method, run.form) for run in runs]
+        labels = [", ".join(filter(None, (run.method, run.form))) for run in runs]
         methods = _distinct(run.method for run in runs)
-        forms = {method: _distinct(run.form for run in runs if run.method == method) for method in methods}
-        looks = {(method, form): (methods.index(method), forms[method].index(form)) for method, form in keys}
-        names = {key: ", ".join(part for part in key if part) for key in keys}
+        for run, name in zip(runs, labels, strict=True):
+            forms = _distinct(other.form for other in runs if other.method == run.method)
+            looks[name] = methods.index(run.method), forms.index(run.form)
     else:
-        keys = _short_names([run.folder for run in runs])
-        names = {key: key for key in keys}
-        looks = {key: (i, i // len(VIEW_COLOURS)) for i, key in enumerate(_distinct(keys))}
-    members: dict[tuple[str, Any], list[RunLog]] = {}
-    for run, key in zip(runs, keys, strict=True):
-        members.setdefault((run.env, key), []).append(run)
+        labels = _short_names([run.folder for run in runs])
+        looks = {name: (i, i // len(VIEW_COLOURS)) for i, name in enumerate(_distinct(labels))}
+    members: dict[tuple[str, str], list[RunLog]] = {}
+    for run, name in zip(runs, labels, strict=True):
+        members.setdefault((run.env, name), []).append(run)
     return [
-        Group(env, names[key], *looks[key], *_without_copies(ones), last)
-        for (env, key), ones in members.items()
+        Group(env, name, *looks[name], *_without_copies(ones), last) for (env, name), ones in members.items()
     ]
 
 
 def runs_of_task(runs: Sequence[RunLog], task: str) -> list[RunLog]:
-    """Converts runs of several tasks to runs of one of them, or of each in turn.
-
-    Args:
-        runs: the runs; those without the task are left out.
-        task: its name, or "all" for each.
-    """
-    known = _distinct(name for run in runs for line in run.lines for name in get_tasks(line))
+    """Converts runs of several tasks to runs of `task`, or of each in turn for "all"; runs without it are left out."""
+    known = _distinct(name for run in runs for line in run.lines for name in statistics.get_tasks(line))
     if task not in known and (task != EVERYWHERE or not known):
         there = f"There are: {', '.join(known)}; or {EVERYWHERE}" if known else "No run has several tasks"
         raise ValueError(f"task: no run has {task!r}.{hint(task, known)} {there}.")
-    wanted = known if task == EVERYWHERE else [task]
-    sets = {run.env for run in runs if any(map(get_tasks, run.lines))}
+    sets = {run.env for run in runs if any(map(statistics.get_tasks, run.lines))}
     found = []
-    for name in wanted:
+    for name in known if task == EVERYWHERE else [task]:
         for run in runs:
             # Without the other tasks: a score of a line with tasks is the mean over them.
-            own = [(line, get_tasks(line).get(name)) for line in run.lines]
+            own = [(line, statistics.get_tasks(line).get(name)) for line in run.lines]
             lines = [line | of_task | {"tasks": None} for line, of_task in own if of_task is not None]
             if lines:
                 env = name if len(sets) == 1 else f"{run.env}: {name}"
@@ -133,45 +100,37 @@ def check_metric(runs: Sequence[RunLog], metric: str) -> None:
     known = {
         name: value for run in runs for line in run.lines for name, value in line.items() if value is not None
     }
-    numbers = sorted(name for name, value in known.items() if isinstance(value, int | float))
-    numbers = [name for name in numbers if name not in ("step", "seed")]
+    places = ("step", "seed")
+    numbers = sorted(n for n, value in known.items() if isinstance(value, int | float) and n not in places)
     if metric in numbers:
         return
     if metric in known:
         raise ValueError(f"metric: {metric!r} is a {type(known[metric]).__name__}, expected a number.")
-    raise ValueError(
-        f"metric: no run has {metric!r}.{hint(metric, numbers)} There are: {', '.join(numbers)}."
-    )
+    near = hint(metric, numbers)
+    raise ValueError(f"metric: no run has {metric!r}.{near} There are: {', '.join(numbers)}.")
 
 
 def curve_of(group: Group, metric: str) -> Curve:
     """Computes the interquartile mean over the group's seeds and its interval, up to the last step of any run."""
-    seeds = [
-        ([line["step"] for line in lines], [get_number(line, metric) for line in lines])
-        for run in group.runs
-        for lines in _by_seed(run.lines)
-    ]
-    steps = np.unique(np.concatenate([np.asarray(at, np.float64) for at, _ in seeds]))
-    values = np.stack([_on(steps, np.asarray(at, np.float64), np.asarray(of)) for at, of in seeds], axis=1)
+    seeds = []
+    for run in group.runs:
+        for seed in _distinct(line["seed"] for line in run.lines):
+            lines = [line for line in run.lines if line["seed"] == seed]
+            values = np.array([statistics.get_number(line, metric) for line in lines])
+            seeds.append((np.array([line["step"] for line in lines], np.float64), values))
+    steps = np.unique(np.concatenate([at for at, _ in seeds]))
+    values = np.stack([_on(steps, at, values) for at, values in seeds], axis=1)
     steps, values = _thinned(steps, values)
-    return Curve(group.label, steps, *bootstrap_intervals(values))
+    return Curve(group.label, steps, *statistics.bootstrap_intervals(values))
 
 
 def panels_of(groups: Sequence[Group], metric: str) -> list[CurvePanel]:
     """Makes a panel for each environment."""
-    return [
-        CurvePanel(
-            env,
-            metric.replace("_", " "),
-            tuple(
-                Line(curve_of(group, metric), group.colour, group.dash)
-                for group in groups
-                if group.env == env
-            ),
-            SPANS.get(metric),
-        )
-        for env in _distinct(group.env for group in groups)
-    ]
+    lines: dict[str, list[Line]] = {}
+    for group in groups:
+        lines.setdefault(group.env, []).append(Line(curve_of(group, metric), group.colour, group.dash))
+    label, span = metric.replace("_", " "), SPANS.get(metric)
+    return [CurvePanel(env, label, tuple(own), span) for env, own in lines.items()]
 
 
 def score_rows(groups: Sequence[Group], metric: str) -> list[list[str]]:
@@ -188,25 +147,23 @@ def notes_on(groups: Sequence[Group]) -> list[str]:
     """Makes notes on groups whose runs differ in more than their seeds, end early, have copies or damaged lines."""
     notes = []
     for group in groups:
-        name = f"{group.env}, {group.label}"
         options = _differing([run.config for run in group.runs])
+        reached = sorted({run.last_step for run in group.runs})
+        low, high = short_count(reached[0]), short_count(reached[-1])
+        damaged = sum(run.damaged for run in group.runs)
+        own = []
         if options:
-            notes.append(
-                f"{name}: joins runs that differ in {', '.join(options)}; --label folder keeps them apart."
-            )
+            own.append(f"joins runs that differ in {', '.join(options)}; --label folder keeps them apart.")
         if group.copies:
-            notes.append(
-                f"{name}: seeds that several runs of the same options have count once; {group.copies} left out; "
+            own.append(
+                f"seeds that several runs of the same options have count once; {group.copies} left out; "
                 "--label folder keeps them apart."
             )
-        if len(set(group.reached)) > 1:
-            low, high = (short_count(step) for step in (min(group.reached), max(group.reached)))
-            notes.append(
-                f"{name}: its runs have between {low} and {high} steps; beyond {low}, fewer seeds count."
-            )
-        damaged = sum(run.damaged for run in group.runs)
+        if len(reached) > 1:
+            own.append(f"its runs have between {low} and {high} steps; beyond {low}, fewer seeds count.")
         if damaged:
-            notes.append(f"{name}: {damaged} damaged lines of metrics were left out.")
+            own.append(f"{damaged} damaged lines of metrics were left out.")
+        notes += [f"{group.env}, {group.label}: {note}" for note in own]
     return notes
 
 
@@ -215,12 +172,11 @@ def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
     panels = panels_of(groups, metric)
     if path.suffix == ".png":
         return learning_figure(panels, path, STEPS)
-    most = max(len(group.finals(metric)) for group in groups)
-    caption = f"Interquartile mean; the band is {describe_interval(most)}. Click a name in the legend to hide its line."
-    columns = tuple(name.format(metric) for name in COLUMNS)
+    band = statistics.describe_interval(max(len(group.finals(metric)) for group in groups))
+    caption = f"Interquartile mean; the band is {band}. Click a name in the legend to hide its line."
     scores = Table(
         "Final scores",
-        columns,
+        tuple(name.format(metric) for name in COLUMNS),
         tuple(map(tuple, score_rows(groups, metric))),
         f"The mean over the last {groups[0].last:g} % of each seed's steps: its interquartile mean over seeds, "
         "in brackets the interval.",
@@ -231,32 +187,20 @@ def write_curves(groups: Sequence[Group], metric: str, path: Path) -> Path:
 
 
 def _row(env: str, groups: Sequence[Group], metric: str) -> list[str]:
+    """Final scores; the steps are those of the longest run, and those planned if some run is unfinished."""
     finals = [group.finals(metric) for group in groups]
     known = np.concatenate(finals)
     known = known[np.isfinite(known)]
-    score = stratified_interval(finals)
-    return [
-        env,
-        groups[0].label,
-        str(sum(map(len, finals))),
-        _steps_text([run for group in groups for run in group.runs]),
-        _score_text(score),
-        f"{known.mean():.4g}" if len(known) else "–",
-        f"{known.min():.4g}" if len(known) else "–",
-    ]
-
-
-def _steps_text(runs: Sequence[RunLog]) -> str:
-    """The steps of the longest run, and the planned steps if some run is unfinished."""
-    reached = [(run.lines[-1]["step"], run.config.get("steps") or 0) for run in runs]
-    text = short_count(max(step for step, _ in reached))
-    if all(step >= planned for step, planned in reached):
-        return text
-    return f"{text} of {short_count(max(planned for _, planned in reached))}"
-
-
-def _score_text(score: Interval) -> str:
-    return "–" if np.isnan(score.value) else f"{score.value:.4g} [{score.low:.4g}, {score.high:.4g}]"
+    runs = [run for group in groups for run in group.runs]
+    reached, planned = [run.last_step for run in runs], [run.config.get("steps") or 0 for run in runs]
+    steps = short_count(max(reached))
+    if any(step < plan for step, plan in zip(reached, planned, strict=True)):
+        steps += f" of {short_count(max(planned))}"
+    scores = ["–", "–", "–"]
+    if len(known):
+        value, low, high = statistics.stratified_interval(finals)
+        scores = [f"{value:.4g} [{low:.4g}, {high:.4g}]", f"{known.mean():.4g}", f"{known.min():.4g}"]
+    return [env, groups[0].label, str(sum(map(len, finals))), steps, *scores]
 
 
 def _on(
@@ -290,40 +234,31 @@ def _without_copies(runs: Sequence[RunLog]) -> tuple[tuple[RunLog, ...], int]:
 
     Copies of a run would count its seeds twice and make intervals too narrow.
     """
-    longest: dict[
-        tuple[str, Any], tuple[int, int]
-    ] = {}  # last step, and minus the place of the first run that has it
-    for place, run in enumerate(runs):
+    options = [json.dumps(_select(run.config, DECIDING), sort_keys=True) for run in runs]
+    longest: dict[tuple[str, Any], tuple[int, RunLog]] = {}  # the last step, and the first run that has it
+    for run, own in zip(runs, options, strict=True):
         for line in run.lines:
-            key = _identity(run), line["seed"]
-            longest[key] = max(longest.get(key, (line["step"], -place)), (line["step"], -place))
-    kept, copies = [], 0
-    for place, run in enumerate(runs):
-        seeds = {line["seed"] for line in run.lines}
-        own = {seed for seed in seeds if longest[_identity(run), seed][1] == -place}
-        copies += len(seeds - own)
-        if own:
-            kept.append(replace(run, lines=[line for line in run.lines if line["seed"] in own]))
-    return tuple(kept), copies
+            if line["step"] > longest.get((own, line["seed"]), (-1, run))[0]:
+                longest[own, line["seed"]] = line["step"], run
+    kept = []
+    for run, own in zip(runs, options, strict=True):
+        lines = [line for line in run.lines if longest[own, line["seed"]][1] is run]
+        kept += [replace(run, lines=lines)] if lines else []
+    seeds = sum(len({line["seed"] for line in run.lines}) for run in runs)
+    return tuple(kept), seeds - len(longest)
 
 
-def _identity(run: RunLog) -> str:
-    """The options that decide the numbers of a seed, as text."""
-    return json.dumps({name: of for name, of in run.config.items() if name in DECIDING}, sort_keys=True)
+def _differing(configs: Iterable[dict[str, Any]]) -> list[str]:
+    """Options that matter to learning and differ among runs; older runs may lack some."""
+    values: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in _flat(_select(config, LEARNING)).items():
+            values.setdefault(name, []).append(value)
+    return sorted(name for name, found in values.items() if any(value != found[0] for value in found))
 
 
-def _by_seed(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    seeds = _distinct(line["seed"] for line in lines)
-    return [[line for line in lines if line["seed"] == seed] for seed in seeds]
-
-
-def _differing(configs: list[dict[str, Any]]) -> list[str]:
-    """Options that matter to learning and differ among runs."""
-    flat = [_flat({name: part for name, part in each.items() if name not in MAY_DIFFER}) for each in configs]
-    parts = {"agent", "representation", "streams", "method", "form"}
-    names = sorted({name for each in flat for name in each if name.split(".")[0] in parts})
-    values = {name: [each[name] for each in flat if name in each] for name in names}  # older runs have fewer
-    return [name for name, of in values.items() if any(value != of[0] for value in of)]
+def _select(options: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: options[name] for name in names if name in options}
 
 
 def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -336,12 +271,9 @@ def _flat(options: dict[str, Any], before: str = "") -> dict[str, Any]:
 def _short_names(folders: list[Path]) -> list[str]:
     """Names folders by as many of their last parts as tell them apart."""
     parts = [folder.resolve().parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
-        if len(set(names)) == len(set(parts)):
-            return names
-    return [str(folder) for folder in folders]
+    shorter = (["/".join(each[-length:]) for each in parts] for length in range(1, max(map(len, parts)) + 1))
+    return next(names for names in shorter if len(set(names)) == len(set(parts)))
 
 
-def _distinct(values: Any) -> list[Any]:
+def _distinct(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))

@@ -13,23 +13,22 @@ from html import escape
 from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from derex._text import to_plain
-from derex.report.data import Cell, Table
+from derex.report.data import expect, expect_each, set_field
 from derex.report.files import write_atomically
 
-PLOTLY = "plotly"
-EXPLORER = "explorer"
-CLOUD = "cloud"
-BELIEF = "belief"
+Cell: TypeAlias = str | int | float | np.integer | np.floating | None
 
+EXPLORER, CLOUD, BELIEF, PLOTLY = "explorer", "cloud", "belief", "plotly"
 _SCRIPTS = {
     EXPLORER: ("plot.js", "explorer.js"),
     CLOUD: ("plot.js", "cloud.js"),
     BELIEF: ("plot.js", "belief.js"),
+    PLOTLY: ("charts.js",),  # after plotly.js itself
 }
 
 _POLICY = (
@@ -40,23 +39,33 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page.
+    """A section of the page."""
 
-    Attributes:
-        title: heading, and its entry in the table of contents.
-        html: the body, already escaped.
-        needs: scripts that it needs, of `PLOTLY`, `EXPLORER`, `CLOUD` and `BELIEF`; each is inlined once.
-    """
+    title: str  # heading, and its entry in the table of contents
+    html: str  # the body, already escaped
+    needs: tuple[str, ...] = ()  # keys of `_SCRIPTS`; each script is inlined once
 
-    title: str
-    html: str
-    needs: tuple[str, ...] = ()
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of text and numbers; None and NaN are shown as a dash."""
+
+    title: str  # heading
+    columns: tuple[str, ...]  # names of the columns
+    rows: tuple[tuple[Cell, ...], ...]  # cells, row by row
+    caption: str = ""  # a sentence below
+
+    def __post_init__(self) -> None:
+        set_field(self, "columns", tuple(self.columns))
+        set_field(self, "rows", tuple(tuple(row) for row in self.rows))
+        for number, row in enumerate(self.rows):
+            expect_each(f"rows: row {number}", row, len(self.columns), "columns")
 
 
 def write_page(
     path: str | Path, title: str, lead: str, sections: Sequence[Section], footer: str = ""
 ) -> Path:
-    """Writes the page, atomically.
+    """Writes the page, atomically, and returns its path.
 
     Args:
         path: file to write, e.g. ``report.html``.
@@ -64,16 +73,12 @@ def write_page(
         lead: a paragraph or two in light Markdown (see `markdown`) on what was done and found.
         sections: the sections, made by the ``*_section`` functions.
         footer: light Markdown at the foot, e.g. the command that made the page.
-
-    Returns:
-        The path written.
     """
-    if not title.strip():
-        raise ValueError("title: expected a heading, got an empty text.")
-    ids = _ids([section.title for section in sections])
+    expect(title.strip(), "title", "a heading", repr(title))
+    headings = dict(zip(_ids([section.title for section in sections]), sections, strict=True))
     body = "\n".join(
         f'<section id="{id_}"><h2>{escape(section.title)}</h2>\n{section.html}\n</section>'
-        for section, id_ in zip(sections, ids, strict=True)
+        for id_, section in headings.items()
     )
     page = f"""<!doctype html>
 <html lang="en">
@@ -95,7 +100,7 @@ def write_page(
 <div class="lead">{markdown(lead)}</div>
 </header>
 <div class="columns">
-{_contents(sections, ids)}
+{_contents(headings)}
 <main id="content">
 {body}
 </main>
@@ -115,32 +120,27 @@ def text_section(title: str, text: str) -> Section:
 
 def table_section(table: Table) -> Section:
     """Makes a section with a table; numbers are aligned right, missing values are dashes."""
-    numeric = [_is_numeric([row[j] for row in table.rows]) for j in range(len(table.columns))]
+    columns = [[row[j] for row in table.rows if row[j] is not None] for j in range(len(table.columns))]
+    numeric = [bool(cells) and all(isinstance(cell, Real) for cell in cells) for cells in columns]
     styles = [' class="number"' if number else "" for number in numeric]
     head = "".join(f'<th scope="col"{s}>{escape(c)}</th>' for c, s in zip(table.columns, styles, strict=True))
-    rows = []
-    for row in table.rows:
-        cells = "".join(f"<td{s}>{format_cell(c)}</td>" for c, s in zip(row, styles, strict=True))
-        rows.append(f"<tr>{cells}</tr>")
+    rows = [
+        "".join(f"<td{s}>{format_cell(c)}</td>" for c, s in zip(row, styles, strict=True))
+        for row in table.rows
+    ]
     html = (
         f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody></table></div>"
-        f"{caption_html(table.caption)}</figure>"
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
+        + "\n".join(f"<tr>{row}</tr>" for row in rows)
+        + f"\n</tbody></table></div>{caption_html(table.caption)}</figure>"
     )
     return Section(table.title, html)
 
 
 def image_section(title: str, path: str | Path, caption: str = "") -> Section:
-    """Makes a section with an inlined PNG file.
-
-    Args:
-        title: heading, also the alternative text if there is no caption.
-        path: the PNG.
-        caption: light Markdown below the picture.
-    """
+    """Makes a section with an inlined PNG file; the caption, or else the title, is its alternative text."""
     content = Path(path).read_bytes()
-    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"path: {path} is not a PNG file.")
+    expect(content.startswith(b"\x89PNG\r\n\x1a\n"), "path", "a PNG file", path)
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     data = base64.b64encode(content).decode()
     alt = escape(re.sub(r"[*`]", "", caption) or title)
@@ -153,16 +153,8 @@ def image_section(title: str, path: str | Path, caption: str = "") -> Section:
 
 
 def payload_section(title: str, need: str, payload: Mapping[str, Any], caption: str = "") -> Section:
-    """Makes a section whose figure a script draws when the page is opened.
-
-    Args:
-        title: heading, also the label of the figure for screen readers.
-        need: the script, `PLOTLY`, `EXPLORER`, `CLOUD` or `BELIEF`.
-        payload: the data that the script draws.
-        caption: light Markdown below.
-    """
-    style = "chart" if need == PLOTLY else need
-    root = "chart-root" if need == PLOTLY else "ex-root"
+    """Makes a section whose figure the script `need` draws from the payload when the page is opened."""
+    style, root = ("chart", "chart-root") if need == PLOTLY else (need, "ex-root")
     html = (
         f'<figure class="{style}" data-title="{escape(title)}">'
         f'<script type="application/json">{embed_json(payload)}</script>'
@@ -175,28 +167,16 @@ def payload_section(title: str, need: str, payload: Mapping[str, Any], caption: 
 def chart_section(
     title: str,
     traces: Sequence[Mapping[str, Any]],
-    xlabel: str,
-    ylabel: str,
+    labels: tuple[str, str],
     caption: str = "",
-    xaxis: Mapping[str, Any] | None = None,
-    yaxis: Mapping[str, Any] | None = None,
+    axes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Section:
     """Makes a chart that plotly.js draws; colours of axes and text follow the page's theme.
 
-    Args:
-        title: heading.
-        traces: plotly's traces.
-        xlabel: label of the horizontal axis, as HTML; `ylabel` likewise.
-        ylabel: see `xlabel`.
-        caption: light Markdown below.
-        xaxis: further options of the horizontal axis; `yaxis` likewise.
-        yaxis: see `xaxis`.
+    The HTML `labels`, and plotly's options `axes`, are of the horizontal and the vertical axis.
     """
-    layout = {
-        "xaxis": {"title": {"text": xlabel}, **(xaxis or {})},
-        "yaxis": {"title": {"text": ylabel}, **(yaxis or {})},
-    }
-    return payload_section(title, PLOTLY, {"data": traces, "layout": layout}, caption)
+    x, y = ({"title": {"text": label}, **options} for label, options in zip(labels, axes, strict=True))
+    return payload_section(title, PLOTLY, {"data": traces, "layout": {"xaxis": x, "yaxis": y}}, caption)
 
 
 def markdown(text: str) -> str:
@@ -215,21 +195,14 @@ def caption_html(caption: str) -> str:
 
 def format_cell(cell: Cell) -> str:
     """Formats a cell as escaped text: numbers to four significant digits, None and NaN as a dash."""
-    if cell is None:
+    if cell is None or cell != cell:  # NaN
         return "–"
     if isinstance(cell, Integral):
         return f"{int(cell):,}".replace("-", "−").replace(",", "\u202f")
     if isinstance(cell, Real):
-        number = float(cell)
-        if np.isnan(number):
-            return "–"
-        if np.isinf(number):
-            return "∞" if number > 0 else "−∞"
-        return f"{number:.4g}".replace("-", "−")
-    text = re.sub(
-        r"\[[^\]]*\]", lambda interval: interval[0].replace(" ", "\u00a0"), str(cell)
-    )  # kept on one line
-    return _inline(text)
+        return f"{float(cell):.4g}".replace("-", "−").replace("inf", "∞")
+    # An interval in brackets stays on one line.
+    return _inline(re.sub(r"\[[^\]]*\]", lambda interval: interval[0].replace(" ", "\u00a0"), str(cell)))
 
 
 def embed_json(values: Mapping[str, Any]) -> str:
@@ -238,12 +211,12 @@ def embed_json(values: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
+def _contents(sections: Mapping[str, Section]) -> str:
+    """A list of links to the sections, by their anchors."""
     if len(sections) < 2:
         return ""
     items = "".join(
-        f'<li><a href="#{id_}">{escape(section.title)}</a></li>'
-        for section, id_ in zip(sections, ids, strict=True)
+        f'<li><a href="#{id_}">{escape(section.title)}</a></li>' for id_, section in sections.items()
     )
     return f'<nav aria-label="Contents"><p>Contents</p><ol>{items}</ol></nav>'
 
@@ -251,38 +224,25 @@ def _contents(sections: Sequence[Section], ids: Sequence[str]) -> str:
 def _scripts(sections: Sequence[Section]) -> str:
     """The scripts that the sections need, each once."""
     needs = {need for section in sections for need in section.needs}
-    known = (*_SCRIPTS, PLOTLY)
-    unknown = needs - set(known)
-    if unknown:
-        raise ValueError(f"sections: unknown needs {sorted(unknown)}, expected some of {', '.join(known)}.")
-    files = [file for name, own in _SCRIPTS.items() if name in needs for file in own]
-    scripts = [_asset(file) for file in dict.fromkeys(files)]
+    expect(needs <= set(_SCRIPTS), "sections", f"needs among {', '.join(_SCRIPTS)}", sorted(needs))
+    files = dict.fromkeys(file for need, own in _SCRIPTS.items() if need in needs for file in own)
+    scripts = [_asset(file) for file in files]
     if PLOTLY in needs:
         from plotly.offline import get_plotlyjs
 
-        scripts += [get_plotlyjs(), _asset("charts.js")]
+        scripts.insert(-1, get_plotlyjs())
     return "\n".join(f"<script>{script}</script>" for script in scripts)
 
 
 def _asset(name: str) -> str:
-    return resources.files("derex.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("derex.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _ids(titles: Sequence[str]) -> list[str]:
     """Anchors made of the titles; equal ones are numbered."""
     slugs = [re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section" for title in titles]
-    seen: dict[str, int] = {}
-    ids = []
-    for slug in slugs:
-        seen[slug] = seen.get(slug, 0) + 1
-        ids.append(f"s-{slug}" if seen[slug] == 1 else f"s-{slug}--{seen[slug]}")
-    return ids
-
-
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers, possibly with gaps."""
-    present = [cell for cell in cells if cell is not None]
-    return bool(present) and all(isinstance(cell, Real) for cell in present)
+    earlier = [slugs[:place].count(slug) for place, slug in enumerate(slugs)]
+    return [f"s-{slug}--{n + 1}" if n else f"s-{slug}" for slug, n in zip(slugs, earlier, strict=True)]
 
 
 def _block(block: str) -> str:

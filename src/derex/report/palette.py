@@ -27,7 +27,6 @@ BELIEF_STOPS_DARK = ("#1a1f28", "#57242f", "#8f2b38", "#c23a3c", "#ec5a48", "#ff
 """Colour scale of beliefs on a dark page: brighter is more."""
 
 WALL_COLOUR = "#d8dbe2"
-UNKNOWN_COLOUR = "#ffffff"
 INK = "#1d2330"
 MUTED = "#667085"
 GRID = "#e7e9ee"
@@ -66,10 +65,8 @@ def reference_colours(positions: np.ndarray, shape: tuple[int, int]) -> np.ndarr
         (n, 3) sRGB in [0, 1].
     """
     positions = np.asarray(positions, dtype=np.float64)
-    if positions.ndim != 2 or positions.shape[1] != 2:
-        raise ValueError(f"positions: expected shape (n, 2), got {positions.shape}.")
-    if min(shape) < 1:
-        raise ValueError(f"shape: expected at least one row and one column, got {shape}.")
+    if positions.ndim != 2 or positions.shape[1] != 2 or min(shape) < 1:
+        raise ValueError(f"positions: expected shape (n, 2) on a map, got {positions.shape} on {shape}.")
     across = (2 * positions + 1) / np.array(shape) - 1
     across = 0.5 * across + 0.5 * np.sin(np.pi / 2 * across)  # keeps most of the map out of the grey middle
     down, right = ((across + 1) / 2).T[..., None]
@@ -81,14 +78,13 @@ def reference_colours(positions: np.ndarray, shape: tuple[int, int]) -> np.ndarr
 
 def hex_to_rgb(colour: str) -> tuple[float, float, float]:
     """Converts ``#rrggbb`` to three numbers in [0, 1]."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return red, green, blue
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return red / 255, green / 255, blue / 255
 
 
 def rgb_to_hex(rgb: np.ndarray) -> list[str]:
     """Converts (n, 3) numbers in [0, 1] to ``#rrggbb``."""
-    levels = np.rint(np.clip(rgb, 0, 1) * 255).astype(int)
-    return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels]
+    return [f"#{bytes(levels).hex()}" for levels in np.rint(np.clip(rgb, 0, 1) * 255).astype(np.uint8)]
 
 
 def normalise(values: np.ndarray) -> np.ndarray:

@@ -1,75 +1,72 @@
-"""Panels that figures are made of; each function draws on the axes it is given.
+"""Panels that figures are made of, and their parts; each function draws on the axes it is given.
 
 Shapes: n states, k features.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.image import AxesImage
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as MatplotlibPath
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from derex.report import palette
-from derex.report.data import Comparison, GridMap, RepresentationView
-
-Scale = Literal["linear", "log"]
+from derex.report.data import Comparison, GridMap, HistoryCloud, RepresentationView
 
 TITLE_SIZE = 9.5
 LABEL_SIZE = 8.0
 TICK_SIZE = 7.0
+BELIEF_SIDE = 1.0  # inches
+SPINE = "#aab0bc"
 
 
-def visitation_panel(ax: Axes, comparison: Comparison, scale: Scale = "linear") -> AxesImage:
-    """Draws how often each state was visited, scaled to [0, 1]; darker is rarer (Figure 2 A).
+def visitation_panel(ax: Axes, grid: GridMap, d: np.ndarray) -> AxesImage:
+    """Draws how often each state was visited, scaled to [0, 1]; darker is rarer, hatched is NaN (Figure 2 A)."""
+    return draw_map(ax, grid, palette.normalise(d), palette.VISITATION_STOPS)
 
-    Args:
-        ax: axes to draw on.
-        comparison: the data.
-        scale: "linear" as in the paper, or "log" where few states take most visits; states never visited are then
-            hatched.
-    """
-    if scale not in ("linear", "log"):
-        raise ValueError(f"scale: expected 'linear' or 'log', got {scale!r}.")
-    d = comparison.d
-    if scale == "log":
-        d = np.where(d > 0, np.log(np.where(d > 0, d, 1.0)), np.nan)
-    return draw_map(ax, comparison.map, palette.normalise(d), palette.VISITATION_STOPS)
+
+def bonus_panel(ax: Axes, grid: GridMap, bonus: np.ndarray) -> AxesImage:
+    """Draws the bonus of every state, scaled to [0, 1]; darker is lower, hatched is not finite (Figure 2 D)."""
+    return draw_map(ax, grid, palette.normalise(bonus), palette.BONUS_STOPS)
+
+
+def belief_panel(ax: Axes, grid: GridMap, probabilities: np.ndarray, state: int) -> AxesImage:
+    """Draws a belief on the map, its colours by √p, and a ring at the true state."""
+    image = draw_map(ax, grid, np.sqrt(np.clip(probabilities, 0, 1)), palette.BELIEF_STOPS)
+    ax.spines[:].set(visible=True, color=SPINE, linewidth=0.5)
+    row, column = grid.positions[state]
+    size = 1.15 * (72 * BELIEF_SIDE / max(grid.shape))
+    for colour, width in (("white", 2.2), (palette.INK, 0.9)):
+        ax.plot(column, row, "o", color=colour, markersize=size, fillstyle="none", markeredgewidth=width)
+    return image
 
 
 def reference_panel(ax: Axes, grid: GridMap) -> AxesImage:
     """Draws the map in the reference colours of its states (Figure 2 B)."""
     picture = _walls(grid)
-    rows, columns = grid.positions.T
-    picture[rows, columns] = palette.reference_colours(grid.positions, grid.shape)
+    picture[tuple(grid.positions.T)] = palette.reference_colours(grid.positions, grid.shape)
     return picture_panel(ax, picture)
 
 
 def picture_panel(ax: Axes, picture: np.ndarray) -> AxesImage:
     """Draws an RGB picture without ticks, e.g. what the agent sees (Figure 3 B)."""
-    image = ax.imshow(picture, interpolation="nearest")
-    frame_only(ax)
-    return image
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    return ax.imshow(picture, interpolation="nearest")
 
 
-def representation_panel(
-    ax: Axes, comparison: Comparison, view: RepresentationView, features: tuple[int, int] = (0, 1)
-) -> None:
-    """Draws states at two of their features, in the reference colours (Figure 2 C).
+def representation_panel(ax: Axes, comparison: Comparison, view: RepresentationView) -> None:
+    """Draws states at their first two features, in the reference colours (Figure 2 C).
 
     Thin lines join states that are neighbours on the map; states never visited are hollow. With a single
     feature the second coordinate is 0.
     """
-    for feature in features:
-        if not 0 <= feature < max(view.k, 2):
-            raise ValueError(f"features: {view.label!r} has features 0 to {view.k - 1}, got {feature}.")
-    points = view.representation if view.k > 1 else np.pad(view.representation, ((0, 0), (0, 1)))
-    points = points[:, list(features)]
+    points = view.representation[:, :2] if view.k > 1 else np.pad(view.representation, ((0, 0), (0, 1)))
     colours = palette.reference_colours(comparison.map.positions, comparison.map.shape)
     segments = points[comparison.map.edges()]
     segments = segments[np.all(np.isfinite(segments), axis=(1, 2))]
@@ -79,14 +76,26 @@ def representation_panel(
     ax.scatter(*points[visited].T, s=size, c=colours[visited], linewidths=0, zorder=3)
     hollow = {"facecolors": "white", "edgecolors": list(colours[~visited]), "linewidths": 0.8}
     ax.scatter(*points[~visited].T, s=size, zorder=2, **hollow)
-    axes_style(ax, *(f"$f_{{{feature + 1}}}$" if feature < view.k else "" for feature in features))
+    axes_style(ax, "$f_{1}$", "$f_{2}$" if view.k > 1 else "")
     ax.set_box_aspect(1)
     ax.margins(0.06)
 
 
-def bonus_panel(ax: Axes, comparison: Comparison, view: RepresentationView) -> AxesImage:
-    """Draws the bonus of every state, scaled to [0, 1]; darker is lower, hatched is not finite (Figure 2 D)."""
-    return draw_map(ax, comparison.map, palette.normalise(view.bonus), palette.BONUS_STOPS)
+def slice_panel(ax: Axes, cloud: HistoryCloud, features: tuple[int, int]) -> None:
+    """Draws histories at two of their features, in the reference colours of their states.
+
+    The order is shuffled with a fixed seed, so that no state hides the others.
+    """
+    order = np.random.default_rng(0).permutation(len(cloud.state))
+    points = cloud.representation[order][:, list(features)]
+    colours = palette.reference_colours(cloud.map.positions, cloud.map.shape)[cloud.state[order]]
+    size = float(np.clip(16000 / len(points), 1.5, 14))
+    alpha = float(np.clip(4000 / len(points), 0.45, 0.85))
+    ax.scatter(*points.T, s=size, c=colours, alpha=alpha, linewidths=0, rasterized=True, zorder=2)
+    axes_style(ax, *(f"$f_{{{feature + 1}}}$" for feature in features))
+    xlim, ylim = cloud.limits()[list(features)]
+    ax.set(xlim=xlim, ylim=ylim)
+    ax.set_box_aspect(1)
 
 
 def rarity_panel(ax: Axes, comparison: Comparison, view: RepresentationView, colour: str) -> None:
@@ -95,31 +104,24 @@ def rarity_panel(ax: Axes, comparison: Comparison, view: RepresentationView, col
     rarity, bonus = 1 / comparison.d[shown], view.bonus[shown]
     size = float(np.clip(1800 / comparison.map.n, 3, 14))
     ax.scatter(rarity, bonus, s=size, c=colour, alpha=0.75, linewidths=0)
-    for axis, values in (("x", rarity), ("y", bonus)):
+    for axis, values in ((ax.xaxis, rarity), (ax.yaxis, bonus)):
         if len(values) and values.min() > 0 and values.max() > values.min():
-            _log_axis(ax, axis, values)
+            ax.set(**{f"{axis.axis_name}scale": "log"})
+            _set_log_ticks(axis, np.log10(values.max() / values.min()))
     axes_style(ax, "1 / visitation", "bonus")
     ax.set_box_aspect(1)
-
-
-def spectrum_panel(ax: Axes, views: Sequence[RepresentationView]) -> None:
-    """Draws singular values by their index, one line for each view."""
-    for number, view in enumerate(views):
-        ax.plot(
-            np.arange(1, view.k + 1), view.singular_values, "o" if view.k <= 40 else "", linestyle="-",
-            color=palette.view_colour(number), linewidth=1.4, markersize=3.5, label=view.label,
-        )  # fmt: skip
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes_style(ax, "index $i$", "singular value $\\sigma_i$")
 
 
 def draw_map(ax: Axes, grid: GridMap, values: np.ndarray, stops: Sequence[str]) -> AxesImage:
     """Draws a heat map of values in [0, 1] over walls; states whose value is NaN are hatched."""
     ax.imshow(_walls(grid), interpolation="nearest")
     colours = LinearSegmentedColormap.from_list("map", list(stops))
-    image = ax.imshow(grid.image(values), cmap=colours, vmin=0, vmax=1, interpolation="nearest")
+    picture = np.full(grid.shape, np.nan)
+    picture[tuple(grid.positions.T)] = values
+    image = ax.imshow(picture, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     _hatch(ax, grid.positions[np.isnan(values)])
-    frame_only(ax)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
     return image
 
 
@@ -140,11 +142,28 @@ def plain_text(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def frame_only(ax: Axes) -> None:
-    """Removes ticks and spines, for pictures and maps."""
-    ax.set(xticks=[], yticks=[])
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+def scale_bar(ax: Axes, image: AxesImage, label: str) -> None:
+    """Draws a thin colour bar below a map, from 0 to 1."""
+    height, width = image.get_size()
+    part = max(1.0, width / height)  # a flat map leaves the upper part of its square empty
+    bar_axes = ax.inset_axes((0.0, -0.075 * part, 1.0, 0.035 * part))
+    colour_bar(bar_axes, image, ("0", label, "1"), pad=3.0)
+
+
+def colour_bar(bar_axes: Axes, image: AxesImage, labels: Sequence[str], pad: float) -> None:
+    """Draws a horizontal colour bar with labels at its ends and its middle."""
+    bar = bar_axes.figure.colorbar(image, cax=bar_axes, orientation="horizontal", ticks=[0, 0.5, 1])
+    bar.outline.set_visible(False)
+    bar_axes.set_xticklabels(labels)
+    bar_axes.tick_params(labelsize=TICK_SIZE, length=0, pad=pad, labelcolor=palette.MUTED)
+    first, _, last = bar_axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+
+
+def legend(ax: Axes) -> None:
+    """Draws a legend inside the axes."""
+    ax.legend(fontsize=LABEL_SIZE, frameon=False, labelcolor=palette.INK, handlelength=1.6, loc="best")
 
 
 def axes_style(ax: Axes, xlabel: str, ylabel: str) -> None:
@@ -155,9 +174,8 @@ def axes_style(ax: Axes, xlabel: str, ylabel: str) -> None:
     ax.tick_params(which="minor", length=0)
     ax.grid(color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)
-    for side, spine in ax.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set(color="#aab0bc", linewidth=0.7)
+    ax.spines[:].set(color=SPINE, linewidth=0.7)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def short_numbers(ax: Axes) -> None:
@@ -184,18 +202,14 @@ def _hatch(ax: Axes, positions: np.ndarray) -> None:
 
 def _walls(grid: GridMap) -> np.ndarray:
     """(H, W, 3) picture of the walls; everything else is white."""
-    wall, other = palette.hex_to_rgb(palette.WALL_COLOUR), palette.hex_to_rgb(palette.UNKNOWN_COLOUR)
-    return np.where(grid.walls[..., None], wall, other)
+    return np.where(grid.walls[..., None], palette.hex_to_rgb(palette.WALL_COLOUR), 1.0)
 
 
-def _log_axis(ax: Axes, axis: str, values: np.ndarray) -> None:
-    """Sets a log scale; over few decades its ticks are plain numbers."""
-    decades = np.log10(values.max() / values.min())
-    target = ax.xaxis if axis == "x" else ax.yaxis
-    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+def _set_log_ticks(axis: Axis, decades: float) -> None:
+    """Sets the ticks of a logarithmic axis; over few decades they are plain numbers."""
     if decades < 3:
-        target.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if decades < 1.6 else (1.0,)))
-        target.set_major_formatter("{x:g}")
+        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if decades < 1.6 else (1.0,)))
+        axis.set_major_formatter("{x:g}")
     else:
-        target.set_major_locator(LogLocator(base=10, numticks=6))
-    target.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(LogLocator(base=10, numticks=6))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,6 +1,6 @@
 """Interactive sections of a page: the explorer of a decomposition, spectra, clouds of histories, beliefs.
 
-Each section carries a payload that a script of the page draws.
+Each section carries a payload that a script of the page draws. Captions are light Markdown.
 """
 
 import base64
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from derex.report import palette
-from derex.report.data import Comparison, GridMap
-from derex.report.history_data import BeliefTrack, HistoryCloud, same_map
+from derex.report.data import BeliefTrack, Comparison, GridMap, HistoryCloud, same_map
 from derex.report.page import BELIEF, CLOUD, EXPLORER, Section, chart_section, payload_section
+
+MOST_FEATURES = 16  # of a view that a page carries
+MOST_HISTORIES = 4000  # of a cloud that a page carries
 
 _EXPLORER_CAPTION = (
     "Hover over a state, or focus a panel and use the arrow keys: it is marked in every panel. Click or press "
@@ -33,29 +35,20 @@ _BELIEF_CAPTION = (
 )
 
 
-def explorer_section(
-    comparison: Comparison, title: str = "", caption: str = _EXPLORER_CAPTION, max_features: int = 16
-) -> Section:
+def explorer_section(comparison: Comparison, title: str = "", caption: str = _EXPLORER_CAPTION) -> Section:
     """Makes a section with the map, representation, spectrum and bonus of every view, linked state by state.
 
-    Args:
-        comparison: the data.
-        title: heading; the comparison's title if empty.
-        caption: light Markdown below.
-        max_features: number of features of each view that the page carries; the first ones are kept.
+    The page carries the first `MOST_FEATURES` features of each view.
     """
-    if max_features < 1:
-        raise ValueError(f"max_features: expected at least 1, got {max_features}.")
-    grid = comparison.map
     payload = {
-        **_coloured_map(grid),
-        "edges": grid.edges(),
+        **_coloured_map(comparison.map),
+        "edges": comparison.map.edges(),
         "d": comparison.d,
         "views": [
             {
                 "label": view.label,
                 "colour": palette.view_colour(number),
-                "features": view.representation[:, :max_features].T,
+                "features": view.representation[:, :MOST_FEATURES].T,
                 "singular_values": view.singular_values,
                 "bonus": view.bonus,
                 "spearman": comparison.spearman(view),
@@ -78,30 +71,19 @@ def spectrum_section(comparison: Comparison, title: str = "", caption: str = "")
             "hovertemplate": "%{y:.4f}",
         })  # fmt: skip
     heading = title or f"{comparison.title}: singular values"
-    return chart_section(heading, traces, "index i", "singular value σ<sub>i</sub>", caption)
+    return chart_section(heading, traces, ("index i", "singular value σ<sub>i</sub>"), caption)
 
 
 def cloud_section(
-    clouds: Sequence[HistoryCloud],
-    title: str = "Representations of histories",
-    caption: str = _CLOUD_CAPTION,
-    max_points: int = 4000,
+    clouds: Sequence[HistoryCloud], title: str = "Representations of histories", caption: str = _CLOUD_CAPTION
 ) -> Section:
     """Makes a section with representations of histories in three dimensions that can be turned, and their map.
 
-    It is drawn on a plain canvas, so pages stay small and need no WebGL.
-
-    Args:
-        clouds: the representations to choose among, all on one map.
-        title: heading.
-        caption: light Markdown below.
-        max_points: number of histories of each cloud that the page carries, sampled with a fixed seed.
+    The reader chooses among the clouds, which are on one map; of each the page carries `MOST_HISTORIES`. It is drawn on
+    a plain canvas, so pages stay small and need no WebGL.
     """
-    if max_points < 1:
-        raise ValueError(f"max_points: expected at least 1, got {max_points}.")
-    grid = same_map("clouds", [cloud.map for cloud in clouds])
-    payload = {**_coloured_map(grid), "clouds": [_cloud_payload(cloud, max_points) for cloud in clouds]}
-    return payload_section(title, CLOUD, payload, caption)
+    drawn = _coloured_map(same_map("clouds", clouds))
+    return payload_section(title, CLOUD, drawn | {"clouds": list(map(_cloud_payload, clouds))}, caption)
 
 
 def belief_section(
@@ -109,16 +91,12 @@ def belief_section(
 ) -> Section:
     """Makes a section that plays episodes: what the agent sees, the beliefs about its state, and its true state.
 
-    Args:
-        tracks: the episodes to choose among, all on one map.
-        title: heading.
-        caption: light Markdown below.
+    The reader chooses among the tracks, which are on one map.
     """
-    grid = same_map("tracks", [track.map for track in tracks])
     payload = {
-        **_map(grid),
+        **vars(same_map("tracks", tracks)),
         "stops": {"light": palette.BELIEF_STOPS, "dark": palette.BELIEF_STOPS_DARK},
-        "tracks": [_track_payload(track) for track in tracks],
+        "tracks": list(map(_track_payload, tracks)),
     }
     return payload_section(title, BELIEF, payload, caption)
 
@@ -133,14 +111,7 @@ def belief_levels(probabilities: np.ndarray) -> np.ndarray:
 
 
 def make_sprite(frames: np.ndarray) -> tuple[str, int]:
-    """Puts all frames into one PNG, in reading order.
-
-    Args:
-        frames: (F, height, width, 3) uint8.
-
-    Returns:
-        The picture as a data URI, and the number of frames in each of its rows.
-    """
+    """Puts (F, height, width, 3) frames into one PNG, in reading order; returns its data URI and frames per row."""
     from PIL import Image
 
     count, height, width, _ = frames.shape
@@ -154,12 +125,12 @@ def make_sprite(frames: np.ndarray) -> tuple[str, int]:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}", columns
 
 
-def _cloud_payload(cloud: HistoryCloud, max_points: int) -> dict[str, Any]:
-    """One cloud; its features are float32, feature by feature."""
+def _cloud_payload(cloud: HistoryCloud) -> dict[str, Any]:
+    """One cloud; its features are float32, feature by feature. Histories are sampled with a fixed seed."""
     m = len(cloud.state)
     kept = np.arange(m)
-    if m > max_points:
-        kept = np.sort(np.random.default_rng(0).choice(m, max_points, replace=False))
+    if m > MOST_HISTORIES:
+        kept = np.sort(np.random.default_rng(0).choice(m, MOST_HISTORIES, replace=False))
     return {
         "title": cloud.title,
         "total": m,
@@ -193,10 +164,6 @@ def _base64(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
 
 
-def _map(grid: GridMap) -> dict[str, Any]:
-    return {"name": grid.name, "rows": grid.rows, "positions": grid.positions}
-
-
 def _coloured_map(grid: GridMap) -> dict[str, Any]:
     colours = palette.reference_colours(grid.positions, grid.shape)
-    return {**_map(grid), "colours": palette.rgb_to_hex(colours)}
+    return {**vars(grid), "colours": palette.rgb_to_hex(colours)}

@@ -1,6 +1,6 @@
 """Scores of runs, and the interval reported with each number.
 
-Each kind of number has one interval, at 95 % unless told otherwise:
+Each kind of number has one interval, at 95 %:
 
 - *Student-t* for means of few independent numbers of one kind: scores of fits over seeds, returns over episodes
   (`mean_interval`). With three to five values a percentile bootstrap is only their range and covers too little.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from jaxtyping import Bool, Float, Real
 from scipy import stats
 
 LEVEL = 0.95
+ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2  # quantiles of resamples at which bootstrap intervals end
 LAST_PERCENT = 2.0  # of the steps of a run: the paper's final score is the mean over these
 RESAMPLES = 2000
 FEW_SEEDS = 3
@@ -43,14 +45,11 @@ class Interval(NamedTuple):
 
 
 def mean_interval(
-    values: Sequence[float] | Real[np.ndarray, " N"], level: float = LEVEL, ends_of_one: float | None = None
+    values: Sequence[float] | Real[np.ndarray, " N"], ends_of_one: float | None = None
 ) -> Interval:
     """Computes the mean of independent values and its Student-t interval.
 
-    Args:
-        values: at least one.
-        level: coverage of the interval.
-        ends_of_one: both ends where there is a single value, which has no interval; None: the value itself.
+    A single value has no interval: both ends are then `ends_of_one`, or the value itself if that is None.
     """
     data = np.asarray(values, np.float64)
     if data.size == 0:
@@ -59,14 +58,14 @@ def mean_interval(
     if data.size == 1:
         end = mean if ends_of_one is None else ends_of_one
         return Interval(mean, end, end)
-    margin = float(stats.t.ppf((1 + level) / 2, data.size - 1) * data.std(ddof=1) / np.sqrt(data.size))
+    margin = float(stats.t.ppf((1 + LEVEL) / 2, data.size - 1) * data.std(ddof=1) / np.sqrt(data.size))
     return Interval(mean, mean - margin, mean + margin)
 
 
-def proportion_interval(successes: Bool[np.ndarray, " N"], level: float = LEVEL) -> Interval:
+def proportion_interval(successes: Bool[np.ndarray, " N"]) -> Interval:
     """Computes the share of successes and its Wilson interval."""
     test = stats.binomtest(int(np.sum(successes)), len(successes))
-    low, high = test.proportion_ci(level, method="wilson")
+    low, high = test.proportion_ci(LEVEL, method="wilson")
     return Interval(float(np.mean(successes)), float(low), float(high))
 
 
@@ -75,20 +74,17 @@ def interquartile_mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray
     return np.asarray(stats.trim_mean(values, 0.25, axis=-1))
 
 
-def bootstrap_intervals(
-    values: Float[np.ndarray, "T N"], level: float = LEVEL, trimmed: bool = True
-) -> Float[np.ndarray, "3 T"]:
+def bootstrap_intervals(values: Float[np.ndarray, "T N"], trimmed: bool = True) -> Float[np.ndarray, "3 T"]:
     """Computes the interquartile mean over seeds of each row, and its percentile bootstrap interval.
 
     Args:
         values: one column for each seed; NaN are left out.
-        level: coverage of the intervals.
         trimmed: whether to use the interquartile mean; otherwise the mean of all seeds.
 
     Returns:
-        Rows of value, low end and high end; NaN where a row has no finite value.
+        Value, low end and high end of each row; NaN where it has no finite value.
     """
-    average = interquartile_mean if trimmed else _mean
+    average = interquartile_mean if trimmed else partial(np.mean, axis=-1)
     result = np.full((3, len(values)), np.nan)
     counts = np.isfinite(values).sum(axis=1)
     for seeds in np.unique(counts[counts > 0]):
@@ -99,18 +95,16 @@ def bootstrap_intervals(
             result[1:, rows] = known[:, 0], known[:, -1]
         else:
             resampled = average(_resample(known, np.random.default_rng(0)))
-            result[1:, rows] = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=1)
+            result[1:, rows] = np.quantile(resampled, ENDS, axis=1)
     return result
 
 
-def bootstrap_interval(
-    values: Float[np.ndarray, " N"], level: float = LEVEL, trimmed: bool = True
-) -> Interval:
+def bootstrap_interval(values: Float[np.ndarray, " N"], trimmed: bool = True) -> Interval:
     """Computes `bootstrap_intervals` of one row."""
-    return Interval(*bootstrap_intervals(values[None], level, trimmed)[:, 0].tolist())
+    return Interval(*bootstrap_intervals(values[None], trimmed)[:, 0].tolist())
 
 
-def stratified_interval(strata: Sequence[Float[np.ndarray, " _"]], level: float = LEVEL) -> Interval:
+def stratified_interval(strata: Sequence[Float[np.ndarray, " _"]]) -> Interval:
     """Computes the interquartile mean over all seeds of all tasks, and its stratified bootstrap interval.
 
     Seeds are resampled within each task, so every resample has as many runs of each task as there are, and hard and
@@ -119,10 +113,10 @@ def stratified_interval(strata: Sequence[Float[np.ndarray, " _"]], level: float 
     known = [np.sort(values[np.isfinite(values)]) for values in strata]
     known = [values for values in known if len(values)]
     if len(known) < 2:
-        return bootstrap_interval(known[0] if known else np.full(1, np.nan), level)
+        return bootstrap_interval(known[0] if known else np.full(1, np.nan))
     rng = np.random.default_rng(0)
     resampled = np.concatenate([_resample(values, rng) for values in known], axis=1)
-    low, high = np.quantile(interquartile_mean(resampled), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(interquartile_mean(resampled), ENDS)
     return Interval(float(interquartile_mean(np.concatenate(known))), float(low), float(high))
 
 
@@ -138,15 +132,8 @@ def final_score(lines: Lines, metric: str = "return", percent: float = LAST_PERC
 
     A line counts if the log interval it ends is among them; with fewer than fifty lines only the last one counts.
     Means over episodes are weighted by the number of episodes, since a line in which only a few short episodes ended
-    says little. With several tasks the score is the mean over tasks. Lines without the metric are left out.
-
-    Args:
-        lines: of metrics.jsonl, each with a `step` and a `seed`.
-        metric: the number to average.
-        percent: of the steps to average over.
-
-    Returns:
-        The score of each seed; NaN for a seed without one.
+    says little. With several tasks the score is the mean over tasks. Lines without the metric are left out; a seed
+    without any gets NaN.
     """
     if not lines:
         return {}
@@ -185,10 +172,6 @@ def _finite_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     """Weighted mean of the finite values; NaN if there are none."""
     known = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value)]
     return math.fsum(v * w for v, w in known) / math.fsum(w for _, w in known) if known else math.nan
-
-
-def _mean(values: Float[np.ndarray, "*rest N"]) -> Float[np.ndarray, "*rest"]:
-    return values.mean(axis=-1)
 
 
 def _resample(

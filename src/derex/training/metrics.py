@@ -22,7 +22,7 @@ from derex._text import to_plain
 from derex.envs.multitask import TaskAssignment
 from derex.envs.suites.dmlab import LEVELS, human_normalised, plain
 from derex.report.data import spearman
-from derex.report.visits import VisitLog, save_visits
+from derex.report.runs import VisitLog, save_visits
 from derex.training.config import TrainConfig
 from derex.training.folder import VISITS, VISITS_PICTURE
 from derex.training.learner import CAUSES, Skips, Training, TrainState
