@@ -36,6 +36,44 @@ class Environment(Protocol):
         ...
 
 
+class BuiltinEnvironment:
+    """An environment of derex: `start` and `move` are its dynamics, `observe` is what the agent sees of a state.
+
+    The observation is described in the docstring of each class.
+    """
+
+    spec: EnvironmentSpec
+
+    def start(self, key: PRNGKeyArray) -> Any:
+        """Returns the state in which an episode begins."""
+        raise NotImplementedError
+
+    def move(self, state: Any, action: Shaped[Array, "*action"]) -> tuple[Any, Array, Array]:
+        """Returns the next state, the reward, and whether the episode has terminated."""
+        raise NotImplementedError
+
+    def observe(self, state: Any, key: PRNGKeyArray) -> Any:
+        """Returns the observation of a state, which most determine without the key."""
+        raise NotImplementedError
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
+        """Returns the state and the observation with which an episode begins."""
+        state = self.start(key)
+        return state, self.observe(state, key)
+
+    def step(
+        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
+    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
+        """Returns the next state, its observation, the reward, and whether the episode has terminated."""
+        state, reward, terminated = self.move(state, action)
+        return state, self.observe(state, key), reward, terminated
+
+
+def vector(n: int) -> jax.ShapeDtypeStruct:
+    """The spec of an observation that is n numbers."""
+    return jax.ShapeDtypeStruct((n,), np.float32)
+
+
 @runtime_checkable
 class NumberedEnvironment(Environment, Protocol):
     """An environment with enumerable states: `spec.n_states > 0`."""
@@ -101,6 +139,6 @@ class DrawnHostEnvironment(HostEnvironment, Protocol):
 def action_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an action."""
     if isinstance(spec.action, Box):
-        return jax.ShapeDtypeStruct((spec.action.size,), np.float32)
+        return vector(spec.action.size)
     shape = (len(spec.action.sizes),) if isinstance(spec.action, MultiDiscrete) else ()
     return jax.ShapeDtypeStruct(shape, np.int32)

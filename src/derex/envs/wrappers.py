@@ -38,11 +38,7 @@ class AutoReset:
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The environment's spec."""
-        return self.env.spec
+        self.spec = env.spec
 
     def reset(
         self, key: PRNGKeyArray, elapsed: Int32[Array, ""] | None = None
@@ -59,20 +55,21 @@ class AutoReset:
         return state, TimeStep(observation, jnp.float32(0), jnp.float32(1), false, jnp.ones((), bool))
 
     def step(
-        self, state: StreamState, action: Shaped[Array, "*action"], key: PRNGKeyArray
-    ) -> tuple[StreamState, TimeStep]:
-        """Returns the next step; after a last step it is the first of another episode, whatever the action."""
-        # Step and reset share the key. Only one of the two results is kept, so no draw is used twice.
-        return self.step_or_start(state, action, key, self.env.reset(key))
-
-    def step_or_start(
         self,
         state: StreamState,
         action: Shaped[Array, "*action"],
         key: PRNGKeyArray,
-        start: tuple[Any, Any],
+        start: tuple[Any, Any] | None = None,
     ) -> tuple[StreamState, TimeStep]:
-        """As `step`, given the state and observation with which the next episode would start."""
+        """Returns the next step; after a last step it is the first of another episode, whatever the action.
+
+        Args:
+            state: of the stream.
+            action: the action.
+            key: a PRNG key. Step and reset share it: only one of the two results is kept, so no draw is used twice.
+            start: the state and observation with which the next episode would start; None: of a reset.
+        """
+        start = self.env.reset(key) if start is None else start
         environment, observation, reward, terminated = self.env.step(state.environment, action, key)
         first = state.last
         environment, observation = jax.tree.map(partial(jnp.where, first), start, (environment, observation))
@@ -114,16 +111,8 @@ class Batched:
         self.stream = stream
         self.n = n
         self.resets = -(-n // ratio)
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of each stream's environment."""
-        return self.stream.spec
-
-    @property
-    def success_return(self) -> float | None:
-        """The environment's threshold of success; None: not defined."""
-        return self.spec.success_return
+        self.spec = stream.spec
+        self.success_return = self.spec.success_return
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StreamState, TimeStep]:
         """Returns the first steps of all streams.
@@ -150,7 +139,7 @@ class Batched:
         turn = (jnp.cumsum(state.last) - state.last) % self.resets  # 0, 1, 2, … among the streams that begin
         starts = jax.tree.map(lambda leaf: leaf[turn], starts)
         keys = jax.random.split(step_key, self.n)
-        return jax.vmap(self.stream.step_or_start)(state, actions, keys, starts)
+        return jax.vmap(self.stream.step)(state, actions, keys, starts)
 
     def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
         """Returns the number of each environment's state; needs `spec.n_states > 0`."""
@@ -175,23 +164,14 @@ class EpisodeSums(NamedTuple):
 class CountableStreams(Protocol):
     """What `EpisodeStatistics` wraps: `Batched` or `derex.envs.multitask.TaskStreams`."""
 
-    @property
-    def spec(self) -> EnvironmentSpec: ...
-
+    spec: EnvironmentSpec
     n: int
-
-    @property
-    def success_return(self) -> Any:
-        """A number, or one per stream; None: success is not defined."""
-        ...
+    success_return: Any
+    """a number, or one per stream; None: success is not defined"""
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[Any, TimeStep]: ...
 
-    def step(
-        self, state: Any, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[Any, TimeStep]:
-        """The state has `steps`, as `StreamState` has."""
-        ...
+    def step(self, state: Any, actions: Array, key: PRNGKeyArray) -> tuple[Any, TimeStep]: ...
 
     def state_ids(self, state: Any) -> Int32[Array, " n"]: ...
 
@@ -215,21 +195,10 @@ class EpisodeStatistics:
 
     def __init__(self, streams: CountableStreams) -> None:
         self.streams: Any = streams
-
-    @property
-    def assigned(self) -> Any:
-        """Which stream plays which task (`derex.envs.multitask.TaskAssignment`); None for a single task."""
-        return getattr(self.streams, "assigned", None)
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of each stream's environment."""
-        return self.streams.spec
-
-    @property
-    def n(self) -> int:
-        """Number of streams."""
-        return self.streams.n
+        self.spec = streams.spec
+        self.n = streams.n
+        self.assigned: Any = getattr(streams, "assigned", None)
+        """which stream plays which task (`derex.envs.multitask.TaskAssignment`); None for a single task"""
 
     def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StatisticsState, TimeStep]:
         """Returns the first steps of all streams and zero sums; `stagger` as in `Batched.reset`."""
@@ -278,20 +247,11 @@ def make_streams(env: Environment, n: int) -> EpisodeStatistics:
 
 
 class MappedEnvironment:
-    """A JAX environment with other observations: `convert(observation, reward)`, with reward 0 after a reset.
+    """A JAX environment with other observations: `convert(observation, reward)`, with reward 0 after a reset."""
 
-    The optional attributes in `keeps` are present if the wrapped environment has them.
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        spec: EnvironmentSpec,
-        convert: Callable[[Any, Any], Any],
-        keeps: tuple[str, ...],
-    ) -> None:
+    def __init__(self, env: Environment, spec: EnvironmentSpec, convert: Callable[[Any, Any], Any]) -> None:
         self.env, self.spec, self._convert = env, spec, convert
-        _copy_attributes(env, self, keeps)
+        _copy_attributes(env, self, "render", "reset_ratio", *(["state_id"] if spec.n_states else []))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
         """As the environment."""
@@ -312,8 +272,8 @@ class MappedHostEnvironment:
     def __init__(
         self, env: HostEnvironment, spec: EnvironmentSpec, convert: Callable[[Any, Any], Any]
     ) -> None:
-        self.env, self.spec, self._convert = env, spec, convert
-        _copy_attributes(env, self, ("picture",))
+        self.env, self.spec, self._convert, self.close = env, spec, convert, env.close
+        _copy_attributes(env, self, "picture")
 
     def begin(self, seed: int) -> Any:
         """As the environment."""
@@ -324,12 +284,8 @@ class MappedHostEnvironment:
         step = self.env.act(action)
         return step._replace(observation=self._convert(step.observation, np.float32(step.reward)))
 
-    def close(self) -> None:
-        """As the environment."""
-        self.env.close()
 
-
-def _copy_attributes(env: Any, wrapper: Any, names: tuple[str, ...]) -> None:
+def _copy_attributes(env: Any, wrapper: Any, *names: str) -> None:
     """Copies the attributes that exist: `isinstance` of the protocols looks for them."""
     for name in names:
         if hasattr(env, name):
@@ -352,7 +308,7 @@ class PreviousReward(MappedEnvironment):
     """A JAX environment whose observation is {"observation": …, "reward": that of the step before, 0 at first}."""
 
     def __init__(self, env: Environment) -> None:
-        super().__init__(env, add_reward_part(env.spec), _add_reward, ("state_id", "render", "reset_ratio"))
+        super().__init__(env, add_reward_part(env.spec), _add_reward)
 
 
 def make_with_previous_reward(source: Callable[[], HostEnvironment]) -> MappedHostEnvironment:
