@@ -16,25 +16,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import errors
 
 from derex.envs.interface import HostStep, action_struct
 from derex.types import Amount, Box, Discrete, EnvironmentSpec, MultiDiscrete, Symbols, Words
 
 HOST_STEPS = 20  # of a host environment, that are checked
-_TRACING_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.UnexpectedTracerError,
-)
 
 
 def check_environment(env: Any) -> list[str]:
     """Checks that a JAX environment satisfies `Environment`; nothing is compiled or run.
-
-    Args:
-        env: the environment.
 
     Returns:
         What was found, one line for each part of the interface.
@@ -73,18 +64,7 @@ def check_environment(env: Any) -> list[str]:
 
 
 def check_host_environment(env: Any, seed: int = 0) -> list[str]:
-    """Checks that a host environment satisfies `HostEnvironment`, by some steps of one episode; it is left open.
-
-    Args:
-        env: the environment.
-        seed: of the episode.
-
-    Returns:
-        What was found, one line for each part of the interface.
-
-    Raises:
-        ValueError: names the class, the method, what it returned, what was expected and the fix.
-    """
+    """As `check_environment` for a `HostEnvironment`, by some steps of the episode of a seed; it is left open."""
     name = type(env).__name__
     _check_methods(env, begin="seed", act="action", close="")
     spec = _check_spec(env)
@@ -152,8 +132,6 @@ def _check_spec(env: Any) -> EnvironmentSpec:
         or (isinstance(action, MultiDiscrete) and min(action.sizes, default=0) >= 1)
         or (isinstance(action, Box) and action.size >= 1 and action.low < action.high)
     )
-    is_success = spec.success_return is None or isinstance(spec.success_return, numbers.Real)
-    is_positions = spec.positions is None or np.shape(spec.positions) == shape
     fields = {
         "name": (isinstance(spec.name, str) and bool(spec.name), "a string"),
         "observation": (
@@ -169,9 +147,12 @@ def _check_spec(env: Any) -> EnvironmentSpec:
             _is_integer(spec.horizon, 1),
             "an integer of 1 or more, the steps after which an episode is truncated",
         ),
-        "success_return": (is_success, "a number or None"),
+        "success_return": (isinstance(spec.success_return, numbers.Real | None), "a number or None"),
         "n_states": (_is_integer(spec.n_states, 0), "an integer of 0 or more"),
-        "positions": (is_positions, f"None or an array of shape {shape}, a row and a column for each state"),
+        "positions": (
+            spec.positions is None or np.shape(spec.positions) == shape,
+            f"None or an array of shape {shape}, a row and a column for each state",
+        ),
     }
     for field, (valid, expected) in fields.items():
         _require(valid, f"{name}.spec.{field}: expected {expected}; got {getattr(spec, field)!r}.")
@@ -231,7 +212,13 @@ def _call(env: Any, method: str, *inputs: Any, call: Callable[..., Any] | None =
     where = f"{type(env).__name__}.{method}"
     try:
         return (call or getattr(env, method))(*inputs)
-    except _TRACING_ERRORS as error:
+    except (
+        errors.ConcretizationTypeError,
+        errors.NonConcreteBooleanIndexError,
+        errors.TracerArrayConversionError,
+        errors.TracerIntegerConversionError,
+        errors.UnexpectedTracerError,
+    ) as error:
         raise ValueError(
             f"{where}: cannot be traced by jax.jit{_line(env, error)}: {str(error).splitlines()[0]} Values of arrays "
             "are not known while tracing: use jnp.where or jax.lax.cond instead of if, jnp instead of np, no float(), "

@@ -48,20 +48,15 @@ class CartPole(BuiltinEnvironment):
 
     def move(self, state: CartPoleState, action: Int[Array, ""]) -> tuple[CartPoleState, Array, Array]:
         """One Euler step of the published equations, positions first as in gym."""
-        x, v, angle, spin = state
+        _, v, angle, spin = state
         force = jnp.where(action == 1, jnp.float32(FORCE), jnp.float32(-FORCE))
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
         push = (force + POLE_MASS * HALF_LENGTH * spin**2 * sine) / TOTAL_MASS
-        swing = (CARTPOLE_GRAVITY * sine - cosine * push) / (
-            HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / TOTAL_MASS)
-        )
+        inertia = HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / TOTAL_MASS)
+        swing = (CARTPOLE_GRAVITY * sine - cosine * push) / inertia
         acceleration = push - POLE_MASS * HALF_LENGTH * swing * cosine / TOTAL_MASS
-        state = CartPoleState(
-            x + CARTPOLE_SECONDS * v,
-            v + CARTPOLE_SECONDS * acceleration,
-            angle + CARTPOLE_SECONDS * spin,
-            spin + CARTPOLE_SECONDS * swing,
-        )
+        rates = zip(state, (v, acceleration, spin, swing), strict=True)
+        state = CartPoleState(*(value + CARTPOLE_SECONDS * rate for value, rate in rates))
         fallen = (jnp.abs(state.x) > MAX_POSITION) | (jnp.abs(state.angle) > MAX_ANGLE)
         return state, jnp.float32(1), fallen
 
@@ -71,10 +66,9 @@ class CartPole(BuiltinEnvironment):
     def render(self, state: CartPoleState) -> Picture:
         """Draws cart and pole from the side, with marks where the cart leaves the track."""
         picture, metre, ground = canvas(480, 240), 90.0, 190.0
-        ends = [240 + side * MAX_POSITION * metre for side in (-1, 1)]
         stroke(picture, (0, ground), (480, ground), 2, FAINT)
-        for x in ends:
-            stroke(picture, (x, ground - 8), (x, ground + 8), 2, FAINT)
+        for end in (240 - MAX_POSITION * metre, 240 + MAX_POSITION * metre):
+            stroke(picture, (end, ground - 8), (end, ground + 8), 2, FAINT)
         x, angle = 240 + float(state.x) * metre, float(state.angle)
         hinge, length = (x, ground - 24), 2 * HALF_LENGTH * metre
         tip = hinge[0] + length * np.sin(angle), hinge[1] - length * np.cos(angle)
@@ -107,7 +101,6 @@ class Pendulum(BuiltinEnvironment):
     spec = EnvironmentSpec("pendulum", vector(3), Box(1, -1.0, 1.0), horizon=200, success_return=-300.0)
 
     def start(self, key: PRNGKeyArray) -> PendulumState:
-        """Any angle and a small velocity."""
         angle, speed = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
         return PendulumState(angle * jnp.pi, speed)
 
@@ -118,8 +111,7 @@ class Pendulum(BuiltinEnvironment):
         cost = wrapped**2 + 0.1 * state.speed**2 + 0.001 * torque**2
         push = 1.5 * PENDULUM_GRAVITY / LENGTH * jnp.sin(state.angle) + 3.0 / (MASS * LENGTH**2) * torque
         speed = jnp.clip(state.speed + PENDULUM_SECONDS * push, -PENDULUM_MAX_SPEED, PENDULUM_MAX_SPEED)
-        state = PendulumState(state.angle + PENDULUM_SECONDS * speed, speed)
-        return state, -cost, jnp.zeros((), bool)
+        return PendulumState(state.angle + PENDULUM_SECONDS * speed, speed), -cost, jnp.zeros((), bool)
 
     def observe(self, state: PendulumState, key: PRNGKeyArray) -> Float32[Array, "3"]:
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / PENDULUM_MAX_SPEED])
@@ -161,7 +153,6 @@ class PointMass(BuiltinEnvironment):
     spec = EnvironmentSpec("point-mass", vector(6), Box(2, -1.0, 1.0), horizon=100, success_return=-2.0)
 
     def start(self, key: PRNGKeyArray) -> PointMassState:
-        """At rest in the middle, with a new target."""
         target = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
         return PointMassState(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32), target)
 
@@ -174,8 +165,7 @@ class PointMass(BuiltinEnvironment):
         velocity = jnp.where(position == free, velocity, 0)
         distance = jnp.linalg.norm(position - state.target)
         reward = -DISTANCE_COST * distance - ACTION_COST * jnp.sum(action**2)
-        state = PointMassState(position, velocity, state.target)
-        return state, reward, jnp.zeros((), bool)
+        return PointMassState(position, velocity, state.target), reward, jnp.zeros((), bool)
 
     def observe(self, state: PointMassState, key: PRNGKeyArray) -> Float32[Array, "6"]:
         return jnp.concatenate(state)

@@ -34,7 +34,6 @@ class Catch(BuiltinEnvironment):
     spec = EnvironmentSpec("catch", vector(ROWS * COLUMNS), Discrete(3), horizon=ROWS - 1, success_return=1.0)
 
     def start(self, key: PRNGKeyArray) -> CatchState:
-        """The ball is in the top row."""
         column = jnp.floor(jax.random.uniform(key) * COLUMNS).astype(jnp.int32)
         return CatchState(jnp.int32(0), column, jnp.int32(COLUMNS // 2))
 
@@ -86,12 +85,10 @@ class DeepSea(BuiltinEnvironment):
         self.right_action = np.random.default_rng(n).integers(0, 2, size=(n, n), dtype=np.int32)
         rows, columns = np.tril_indices(n)
         cells = np.stack([np.append(rows, n), np.append(columns, 0)], axis=1).astype(np.int32)
-        self.spec = EnvironmentSpec(
-            f"deep-sea-{n}", vector(n * n), Discrete(2), n, SUCCESS, n_states=len(cells), positions=cells
-        )
+        name, observation = f"deep-sea-{n}", vector(n * n)
+        self.spec = EnvironmentSpec(name, observation, Discrete(2), n, SUCCESS, len(cells), cells)
 
     def start(self, key: PRNGKeyArray) -> DeepSeaState:
-        """The top left."""
         return DeepSeaState(jnp.int32(0), jnp.int32(0))
 
     def move(self, state: DeepSeaState, action: Int[Array, ""]) -> tuple[DeepSeaState, Array, Array]:
@@ -100,8 +97,7 @@ class DeepSea(BuiltinEnvironment):
         treasure = right & (state.column == self.n - 1)
         reward = treasure.astype(jnp.float32) - right.astype(jnp.float32) * (MOVE_COST / self.n)
         column = jnp.clip(state.column + jnp.where(right, 1, -1), 0, self.n - 1)
-        state = DeepSeaState(state.row + 1, column)
-        return state, reward, state.row == self.n
+        return DeepSeaState(state.row + 1, column), reward, state.row + 1 == self.n
 
     def state_id(self, state: DeepSeaState) -> Int32[Array, ""]:
         """The number of the cell among those of the triangle."""
@@ -146,24 +142,20 @@ class Recall(BuiltinEnvironment):
         self.spec = EnvironmentSpec(f"recall-{length}", vector(CUES + 1), Discrete(CUES), length + 2, SUCCESS)
 
     def start(self, key: PRNGKeyArray) -> RecallState:
-        """Draws the cue."""
         return RecallState(jnp.floor(jax.random.uniform(key) * CUES).astype(jnp.int32), jnp.int32(0))
 
     def move(self, state: RecallState, action: Int[Array, ""]) -> tuple[RecallState, Array, Array]:
         """Advances time; evaluates the choice at the last step."""
         chosen = state.time == self.length + 1
         reward = (chosen & (action == state.cue)).astype(jnp.float32)
-        state = state._replace(time=state.time + 1)
-        return state, reward, chosen
+        return state._replace(time=state.time + 1), reward, chosen
 
     def render(self, state: RecallState) -> Picture:
         """Draws the observation as bars (cues blue, signal orange), a dot under the cue, and a progress line."""
         picture, shown = canvas(240, 160), np.asarray(self.observe(state, jax.random.key(0)))
         for bar, value in enumerate(shown):
             left, colour = 20 + 42 * bar, ORANGE if bar == CUES else BLUE
-            box(picture, (left, 20), (left + 32, 110), FAINT)
-            if value:
-                box(picture, (left, 20), (left + 32, 110), colour)
+            box(picture, (left, 20), (left + 32, 110), colour if value else FAINT)
         disc(picture, (36 + 42 * int(state.cue), 122), 4, INK)
         box(picture, (20, 140), (220, 146), FAINT)
         box(picture, (20, 140), (20 + 200 * min(int(state.time) / self.spec.horizon, 1.0), 146), INK)

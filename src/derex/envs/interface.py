@@ -27,19 +27,17 @@ class Environment(Protocol):
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Returns the state and the observation with which an episode begins."""
-        ...
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
         """Returns the next state, its observation, the reward, and whether the episode has terminated."""
-        ...
 
 
 class BuiltinEnvironment:
     """An environment of derex: `start` and `move` are its dynamics, `observe` is what the agent sees of a state.
 
-    The observation is described in the docstring of each class.
+    The docstring of each class says how episodes start and what is observed.
     """
 
     spec: EnvironmentSpec
@@ -80,7 +78,6 @@ class NumberedEnvironment(Environment, Protocol):
 
     def state_id(self, state: Any) -> Int32[Array, ""]:
         """Returns the state's number in [0, spec.n_states)."""
-        ...
 
 
 @runtime_checkable
@@ -89,7 +86,6 @@ class DrawnEnvironment(Environment, Protocol):
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
         """Returns a picture of one state; called outside of jit, need not be pure JAX."""
-        ...
 
 
 class HostStep(NamedTuple):
@@ -116,15 +112,12 @@ class HostEnvironment(Protocol):
 
     def begin(self, seed: int) -> Any:
         """Starts an episode and returns its first observation; equal seeds give equal episodes, where possible."""
-        ...
 
     def act(self, action: Shaped[np.ndarray, "*action"]) -> HostStep:
         """Takes the next step."""
-        ...
 
     def close(self) -> None:
         """Releases all resources; nothing is called afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -133,7 +126,6 @@ class DrawnHostEnvironment(HostEnvironment, Protocol):
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """Returns a picture of the current state."""
-        ...
 
 
 def action_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, Int, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Float32, Int, Int32, PRNGKeyArray
 
 from derex.envs import wrappers
 from derex.envs.interface import Environment
@@ -58,9 +58,7 @@ def make_padding(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPad
 
 
 def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
-    """The spec of all tasks as one environment.
-
-    The horizon is the longest; each task keeps its own. Success is defined if all tasks have the same threshold.
+    """The spec of all tasks as one environment, with the longest horizon; success needs one threshold for all.
 
     Raises:
         ValueError: the tasks have different actions, or parts of the same name and of different kinds.
@@ -90,12 +88,8 @@ def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
 
 def observation_parts(spec: EnvironmentSpec) -> dict[str, Any]:
     """Specs of the parts of an observation by their paths, such as "camera/left"."""
-
-    def key(step: Any) -> str:
-        return str(getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))))
-
-    leaves = jax.tree_util.tree_flatten_with_path(spec.observation)[0]
-    return {"/".join(map(key, path)) or WHOLE: part for path, part in leaves}
+    leaves = jax.tree.leaves_with_path(spec.observation)
+    return {jax.tree_util.keystr(path, simple=True, separator="/") or WHOLE: part for path, part in leaves}
 
 
 def can_pad(part: Any, into: Any) -> bool:
@@ -178,15 +172,10 @@ class MultiTask:
 def multi_task(
     name: str, environments: Mapping[str, Environment], previous_reward: bool = False
 ) -> MultiTask:
-    """Merges environments into one.
-
-    Args:
-        name: of all of them.
-        environments: by name; with the same actions, and parts of one name of one kind.
-        previous_reward: add the reward of the step before to the observation.
+    """Merges environments, by their names, into one; with the previous reward in the observation if asked.
 
     Raises:
-        ValueError: the environments cannot be merged.
+        ValueError: they cannot be merged, as in `merge_specs`.
     """
     spec = merge_specs(name, [each.spec._replace(name=task) for task, each in environments.items()])
     tasks = tuple(PaddedEnvironment(task, each, spec.observation) for task, each in environments.items())
@@ -204,30 +193,27 @@ class TaskStates(NamedTuple):
     """as in `StreamState`, of all streams"""
 
 
+TaskOutput = tuple[TaskStates, TimeStep]
+
+
 class TaskStreams:
     """n streams of several tasks, stepped together; has the interface of `Batched`."""
 
     def __init__(self, environment: MultiTask, n: int) -> None:
-        self.spec = environment.spec
-        self.n = n
+        self.spec, self.n = environment.spec, n
         self.assigned = assign_tasks([task.spec for task in environment.tasks], n)
-        counts = np.bincount(self.assigned.task)
-        self.streams = tuple(
-            Batched(wrappers.AutoReset(task), int(count))
-            for task, count in zip(environment.tasks, counts, strict=True)
-        )
+        counted = zip(environment.tasks, np.bincount(self.assigned.task).tolist(), strict=True)
+        self.streams = tuple(Batched(wrappers.AutoReset(task), count) for task, count in counted)
         # The row of each stream when the rows of all tasks are concatenated.
         self._rows = np.argsort(np.argsort(self.assigned.task, kind="stable"), kind="stable")
         self.success_return = self.assigned.success_returns
 
-    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[TaskStates, TimeStep]:
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> TaskOutput:
         """Returns the first steps of all streams; `stagger` as in `Batched.reset`, by each task's time limit."""
         keys = jax.random.split(key, len(self.streams))
         return self._concatenate([streams.reset(keys[k], stagger) for k, streams in enumerate(self.streams)])
 
-    def step(
-        self, state: TaskStates, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[TaskStates, TimeStep]:
+    def step(self, state: TaskStates, actions: wrappers.Actions, key: PRNGKeyArray) -> TaskOutput:
         """Returns the next step of each stream."""
         keys = jax.random.split(key, len(self.streams))
         stepped = [
@@ -240,11 +226,9 @@ class TaskStreams:
         """Raises: the states of several tasks are not numbered."""
         raise TypeError(f"state_ids: the states of {self.spec.name!r} are not numbered.")
 
-    def _concatenate(self, parts: list[tuple[StreamState, TimeStep]]) -> tuple[TaskStates, TimeStep]:
-        counted, step = jax.tree.map(
-            lambda *leaves: jnp.concatenate(leaves)[self._rows],
-            *((state.steps, step) for state, step in parts),
-        )
+    def _concatenate(self, parts: list[wrappers.StreamOutput]) -> TaskOutput:
+        visible = [(state.steps, step) for state, step in parts]
+        counted, step = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self._rows], *visible)
         return TaskStates(tuple(state for state, _ in parts), counted), step
 
 

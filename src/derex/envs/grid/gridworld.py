@@ -57,17 +57,13 @@ class GridWorld:
         if self.closed.shape != (self.n_states,):
             raise ValueError(f"closed: expected a mask of shape ({self.n_states},), got {self.closed.shape}.")
         if self.closed[self.start]:
-            raise ValueError(
-                f"closed: the start state {self.start} cannot be closed. Choose another `start`."
-            )
+            raise ValueError(f"closed: start state {self.start} cannot be closed. Choose another `start`.")
         self.positions: Int32[np.ndarray, "n 2"] = map.positions
         """(row, column) of every state"""
         self.rooms: Int32[np.ndarray, " n"] = map.rooms
         """the room of every state, -1 for doors (see `Map.rooms`)"""
-        stay = np.arange(self.n_states, dtype=np.int32)[:, None]
-        self.successors: Int32[np.ndarray, "n 4"] = np.where(
-            self.closed[map.successors], stay, map.successors
-        )
+        stay, ahead = np.arange(self.n_states, dtype=np.int32)[:, None], map.successors
+        self.successors: Int32[np.ndarray, "n 4"] = np.where(self.closed[ahead], stay, ahead)
         """next state for each state and move, without slip"""
         inside = map.positions - map.positions.min(axis=0)
         height, width = (inside.max(axis=0) + 1).tolist()
@@ -118,8 +114,7 @@ class GridWorld:
         check_count("n_envs", n_envs)
         check_count("horizon", horizon)
         cumulative = _cumulative_policy(policy, self.n_states, self.n_actions)
-        first = np.full(n_envs, self.start) if starts is None else starts
-        first = jnp.asarray(first, dtype=jnp.int32)
+        first = jnp.asarray(np.full(n_envs, self.start) if starts is None else starts, dtype=jnp.int32)
         return _rollout(key, jnp.asarray(self.successors), cumulative, self.slip, first, horizon)
 
     def sample_transitions(
@@ -136,10 +131,10 @@ class GridWorld:
         rollout_key, drop_key = jax.random.split(key)
         states, actions = self.rollout(rollout_key, n_envs, horizon, policy)
         columns = (states[:, :-1].reshape(-1), actions.reshape(-1), states[:, 1:].reshape(-1))
-        if n == n_envs * horizon:
-            return Transitions(*columns)
-        kept = jnp.sort(jax.random.permutation(drop_key, n_envs * horizon)[:n])
-        return Transitions(*(column[kept] for column in columns))
+        if n < n_envs * horizon:
+            kept = jnp.sort(jax.random.permutation(drop_key, n_envs * horizon)[:n])
+            columns = tuple(column[kept] for column in columns)
+        return Transitions(*columns)
 
     def coordinates(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch 2"]:
         """Returns (row, column) of the states, with the floor's bounding box scaled to [-1, 1]²."""
@@ -180,17 +175,15 @@ def _rollout(
 
 def _cumulative_policy(policy: Any, n_states: int, n_actions: int) -> Float32[Array, "n 3"]:
     """Σ_{b <= a} π[s, b] for all actions but the last: inverse-transform sampling compares with these."""
-    if policy is None:
-        policy = np.full((n_states, n_actions), 1.0 / n_actions)
-    policy = np.asarray(policy, dtype=np.float64)
-    if policy.shape != (n_states, n_actions):
-        raise ValueError(
-            f"policy: expected shape ({n_states}, {n_actions}), one row for each state; got {policy.shape}."
-        )
-    if not (np.all(policy >= 0) and np.allclose(policy.sum(axis=1), 1.0, atol=1e-5)):
+    shape = n_states, n_actions
+    policy = np.full(shape, 1.0 / n_actions) if policy is None else np.asarray(policy, dtype=np.float64)
+    if policy.shape != shape:
+        raise ValueError(f"policy: expected shape {shape}, one row for each state; got {policy.shape}.")
+    sums = policy.sum(axis=1, keepdims=True)
+    if not (np.all(policy >= 0) and np.allclose(sums, 1.0, atol=1e-5)):
         raise ValueError(
             "policy: every row must be non-negative and sum to one, got sums between "
-            f"{policy.sum(axis=1).min():.4g} and {policy.sum(axis=1).max():.4g}. Normalise the rows."
+            f"{sums.min():.4g} and {sums.max():.4g}. Normalise the rows."
         )
-    cumulative = np.cumsum(policy / policy.sum(axis=1, keepdims=True), axis=1)
+    cumulative = np.cumsum(policy / sums, axis=1)
     return jnp.asarray(cumulative[:, :-1], dtype=jnp.float32)

@@ -162,9 +162,8 @@ def bayes_filter(
     if len(transitions.shape) != 3 or transitions.shape[0] != transitions.shape[2]:
         raise ValueError(f"transitions: expected shape (states, actions, states), got {transitions.shape}.")
     if len(seen.shape) != 2:
-        raise ValueError(
-            f"seen: expected shape (trajectories, steps), got {seen.shape}. For one trajectory: seen[None]."
-        )
+        fix = "For one trajectory: seen[None]."
+        raise ValueError(f"seen: expected shape (trajectories, steps), got {seen.shape}. {fix}")
     if not seen.shape[1]:
         raise ValueError(f"seen: expected at least one step, got shape {seen.shape}.")
     n, n_actions = transitions.shape[:2]
@@ -227,13 +226,8 @@ def _read_array(name: str, values: Any, kind: type, shape: tuple[int, ...] | Non
     return array
 
 
-def _is_traced(*arrays: Any) -> bool:
-    """Returns whether any array is a tracer, whose values cannot be checked."""
-    return any(isinstance(array, jax.core.Tracer) for array in arrays)
-
-
 def _check_distributions(name: str, table: Any) -> None:
-    if table is None or _is_traced(table):
+    if table is None or isinstance(table, jax.core.Tracer):  # whose values cannot be checked
         return
     table = np.asarray(table)
     sums = table.sum(axis=-1)
@@ -245,7 +239,7 @@ def _check_distributions(name: str, table: Any) -> None:
 
 
 def _check_ids(seen: Any, previous_action: Any, first: Any, n: int, n_actions: int) -> None:
-    if _is_traced(seen, previous_action, first):
+    if any(isinstance(array, jax.core.Tracer) for array in (seen, previous_action, first)):
         return
     seen, actions = np.asarray(seen), np.where(np.asarray(first), 0, np.asarray(previous_action))[:, 1:]
     if np.any((seen < HIDDEN) | (seen >= n)):

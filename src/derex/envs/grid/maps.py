@@ -26,12 +26,8 @@ WALL = "#"
 FLOOR = "."
 START = "S"
 ARROWS = "^>v<"
-AXIS_ARROWS = (
-    ("^", "v"),
-    (">", "<"),
-)  # along each axis of a passage (`Map.doorways`): 0 up-down, 1 left-right
-MOVE_NAMES = ("up", "right", "down", "left")
-MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], dtype=np.int32)
+AXIS_ARROWS = (("^", "v"), (">", "<"))  # along the axes of `Map.doorways`
+MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], dtype=np.int32)  # up, right, down, left
 TWO_WAY = -1
 
 
@@ -49,23 +45,22 @@ class Map:
         widths = sorted({len(row) for row in rows})
         unknown = sorted(set("".join(rows)) - set(WALL + FLOOR + START + ARROWS))
         starts = sum(row.count(START) for row in rows)
-        problem = ""
-        if len(widths) != 1:
-            problem = (
+        for wrong, problem in (
+            (
+                len(widths) != 1,
                 f"rows must be equally long, got widths {widths}. Pad short rows with {WALL!r} or {FLOOR!r}; editors "
-                "often strip spaces at the ends of lines."
-            )
-        elif unknown:
-            problem = (
+                "often strip spaces at the ends of lines.",
+            ),
+            (
+                unknown,
                 f"unknown characters {unknown}. Use {WALL!r} for walls, {FLOOR!r} or a space for floor, {START!r} for "
-                f"the start and {' '.join(ARROWS)} for one-way doors."
-            )
-        elif set("".join(rows)) <= {WALL}:
-            problem = f"there is no floor cell. Draw at least one {FLOOR!r}."
-        elif starts > 1:
-            problem = f"{starts} start cells {START!r}, expected at most one."
-        if problem:
-            raise ValueError(f"map {self.name!r}: {problem}")
+                f"the start and {' '.join(ARROWS)} for one-way doors.",
+            ),
+            (set("".join(rows)) <= {WALL}, f"there is no floor cell. Draw at least one {FLOOR!r}."),
+            (starts > 1, f"{starts} start cells {START!r}, expected at most one."),
+        ):
+            if wrong:
+                raise ValueError(f"map {self.name!r}: {problem}")
         object.__setattr__(self, "rows", rows)
 
     @classmethod
@@ -228,11 +223,8 @@ def random_maze(
     grid[1::2, 1::2] = FLOOR
     for wall in _spanning_tree(size // 2, rng):
         grid[wall] = FLOOR
-    row, column = np.indices(grid.shape)
-    between = ((row + column) % 2 == 1) & (
-        grid == WALL
-    )  # walls between two neighbouring cells of the lattice
-    closed = np.argwhere(between[1:-1, 1:-1]) + 1
+    closed = np.argwhere(grid[1:-1, 1:-1] == WALL) + 1
+    closed = closed[closed.sum(axis=1) % 2 == 1]  # between two neighbouring cells of the lattice
     for index in rng.permutation(len(closed))[: round(loops * len(closed))]:
         grid[tuple(closed[index])] = FLOOR
     return _finish(grid, name or f"maze {size}x{size} #{seed}", one_way, rng)
@@ -283,7 +275,8 @@ def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
         raise ValueError(f"n: expected a number of doors >= 0, got {n}.")
     if not map.reachable().all():
         raise ValueError(f"map: {map.name!r} has floor cells that its start does not reach already.")
-    turned, count = _turn_one_way(map, n, np.random.default_rng(seed))
+    turned = _turn_one_way(map, n, np.random.default_rng(seed))
+    count = int((turned.arrows != map.arrows).sum())
     if count < n:
         raise ValueError(
             f"n: only {count} doors of {map.name!r} could be made one-way without making a cell "
@@ -292,26 +285,22 @@ def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
     return Map(name or f"{map.name}, {n} one-way", turned.rows)
 
 
-def _turn_one_way(map: Map, n: int, rng: np.random.Generator) -> tuple[Map, int]:
-    """Turns up to `n` passages one-way, in random order and direction, keeping every cell reachable."""
-    passages = _two_way_passages(map)
-    turned = 0
-    for index in rng.permutation(len(passages)):
-        if turned == n:
+def _turn_one_way(map: Map, n: int | float, rng: np.random.Generator) -> Map:
+    """Turns `n` doors or corridor cells, or that fraction of them, one-way, in random order and direction.
+
+    Every cell stays reachable: fewer are turned if necessary. The start is never turned.
+    """
+    passages = np.argwhere((map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start))
+    left = round(n * len(passages)) if isinstance(n, float) else n
+    for row, column in passages[rng.permutation(len(passages))].tolist():
+        if not left:
             break
-        row, column = passages[index]
         for arrow in rng.permutation(AXIS_ARROWS[map.doorways[row, column]]):
             candidate = map.replace_cells({(row, column): str(arrow)})
             if candidate.reachable().all():
-                map, turned = candidate, turned + 1
+                map, left = candidate, left - 1
                 break
-    return map, turned
-
-
-def _two_way_passages(map: Map) -> list[tuple[int, int]]:
-    """Returns the doors and corridor cells that are not one-way, excluding the start."""
-    free = (map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start)
-    return [(row, column) for row, column in np.argwhere(free).tolist()]
+    return map
 
 
 def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -334,8 +323,7 @@ def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, i
 def _finish(grid: np.ndarray, name: str, one_way: float | int, rng: np.random.Generator) -> Map:
     """Marks the start and turns a fraction of the passages one-way."""
     grid[1, 1] = START
-    drawn = Map(name, tuple("".join(row) for row in grid))
-    return _turn_one_way(drawn, round(one_way * len(_two_way_passages(drawn))), rng)[0]
+    return _turn_one_way(Map(name, tuple("".join(row) for row in grid)), float(one_way), rng)
 
 
 def check_fraction(name: str, value: float | int) -> None:

@@ -35,7 +35,6 @@ class GoalWalk(BuiltinEnvironment):
         self.spec = EnvironmentSpec(name, vector(n_features), Discrete(4), horizon, SUCCESS, *states)
 
     def start(self, key: PRNGKeyArray) -> Int32[Any, ""]:
-        """The start of the map."""
         return jnp.int32(self.world.start)
 
     def move(self, state: Int32[Any, ""], action: Int[Array, ""]) -> tuple[Int32[Any, ""], Array, Array]:
@@ -160,7 +159,6 @@ class HiddenRoomsChain(BuiltinEnvironment):
         self.spec = EnvironmentSpec(name, vector(75), Discrete(4), horizon, SUCCESS, len(cells), cells)
 
     def start(self, key: PRNGKeyArray) -> HiddenChainState:
-        """The left of the first room, with new doors."""
         doors = jnp.floor(jax.random.uniform(key, (self.n,)) * ROOM).astype(jnp.int32)
         return HiddenChainState(jnp.asarray(START_CELL, jnp.int32), doors)
 
@@ -250,9 +248,8 @@ class KeyRooms(RoomsChain):
         self.n = n
         self.door_cells, self.key_cells = _door_cells(door_rows(n + 1)), key_cells(n)
         cells, ids = self.world.n_states, self.world.map.state_ids
-        self._needs, self._gives = np.zeros(
-            (2, cells), np.int32
-        )  # keys to enter a cell, and in a cell, as bits
+        # As bits: the keys needed to enter a cell, and those that lie in it.
+        self._needs, self._gives = np.zeros((2, cells), np.int32)
         for room in range(n):
             self._needs[ids[self.door_cells[room]]] = 1 << room
             self._gives[ids[self.key_cells[room]]] = 1 << room
@@ -264,7 +261,6 @@ class KeyRooms(RoomsChain):
         )
 
     def start(self, key: PRNGKeyArray) -> KeyRoomsState:
-        """The left of the first room, without keys."""
         return KeyRoomsState(super().start(key), jnp.int32(0))
 
     def move(self, state: KeyRoomsState, action: Int[Array, ""]) -> tuple[KeyRoomsState, Array, Array]:
@@ -287,10 +283,11 @@ class KeyRooms(RoomsChain):
     def render(self, state: KeyRoomsState) -> Picture:
         """Draws the rooms from above; missing keys have the colour of their doors."""
         missing = [room for room in range(self.n) if not int(state.held) >> room & 1]
-        colours = [KEY_COLOURS[room % len(KEY_COLOURS)] for room in missing]
-        doors = dict(zip([self.door_cells[room] for room in missing], colours, strict=True))
-        keys = dict(zip([self.key_cells[room] for room in missing], colours, strict=True))
-        return self.draw(state.cell, doors, keys)
+        colours = {room: KEY_COLOURS[room % len(KEY_COLOURS)] for room in missing}
+        doors = {self.door_cells[room]: colour for room, colour in colours.items()}
+        return self.draw(
+            state.cell, doors, {self.key_cells[room]: colour for room, colour in colours.items()}
+        )
 
 
 def key_cells(n: int) -> list[Cell]:
