@@ -14,7 +14,8 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from derex._text import closest_match, hint
 from derex.envs import control, diagnostic
@@ -81,45 +82,31 @@ class Suite(NamedTuple):
     """whether it has vector environments, stepped by threads of the training process (`make_many`)"""
 
 
-def _in_derex(
-    example: str,
-    summary: str,
-    module: str = "",
-    extra: str | None = None,
-    host: bool = True,
-    packages: tuple[str, ...] = (),
-    threads: bool = False,
-) -> Suite:
-    """A suite of derex: its module and its extra have its name, unless they are given."""
+def _in_derex(example: str, summary: str, host: bool = True, **other: Any) -> Suite:
+    """A suite of derex; its module and its extra have its name, unless they are among the `other` fields."""
     name = example.partition(":")[0]
-    module, extra = f"derex.envs.suites.{module or name}", name if extra is None else extra
-    return Suite(module, extra, summary, example, host, packages, threads)
+    module = f"derex.envs.suites.{other.pop('module', name)}"
+    return Suite(module, other.pop("extra", name), summary, example, host, **other)
 
 
+_OF_MINIGRID = {"module": "minigrid", "extra": "minigrid", "packages": ("minigrid",)}
+_OF_DMLAB = {"extra": "", "packages": ("deepmind_lab",)}
 SUITES: dict[str, Suite] = {
     suite.example.partition(":")[0]: suite
     for suite in (
-        _in_derex("jax:package.module:Class", "one of your own, in JAX", "user", "", host=False),
-        _in_derex("gymnax:DeepSea-bsuite", "bsuite, MinAtar, classic control", host=False),
-        _in_derex("xminigrid:MiniGrid-DoorKey-8x8", "grid worlds, fast", host=False),
-        _in_derex("navix:Navix-KeyCorridorS6R3-v0", "MiniGrid's tasks in JAX", host=False),
-        _in_derex("craftax:Craftax-Classic-Symbolic-v1", "survive, build, explore", host=False),
+        _in_derex("jax:package.module:Class", "one of your own, in JAX", False, module="user", extra=""),
+        _in_derex("gymnax:DeepSea-bsuite", "bsuite, MinAtar, classic control", False),
+        _in_derex("xminigrid:MiniGrid-DoorKey-8x8", "grid worlds, fast", False),
+        _in_derex("navix:Navix-KeyCorridorS6R3-v0", "MiniGrid's tasks in JAX", False),
+        _in_derex("craftax:Craftax-Classic-Symbolic-v1", "survive, build, explore", False),
         _in_derex("gymnasium:CartPole-v1", "whatever is registered there"),
         _in_derex("minigrid:MiniGrid-DoorKey-8x8-v0", "grid worlds with a mission"),
-        _in_derex(
-            "babyai:BabyAI-GoToObj-v0",
-            "instructions in plain words",
-            "minigrid",
-            "minigrid",
-            packages=("minigrid",),
-        ),
+        _in_derex("babyai:BabyAI-GoToObj-v0", "instructions in plain words", **_OF_MINIGRID),
         _in_derex("envpool:BabyAI-GoToObj-v0", "many suites, many at once", threads=True),
         _in_derex("vizdoom:VizdoomMyWayHome-v1", "first-person 3-D"),
         _in_derex("atari:ALE/MontezumaRevenge-v5", "Atari 2600", packages=("ale_py", "gymnasium")),
         _in_derex("dm_env:package.module:function", "any function that returns one", extra="dm-env"),
-        _in_derex(
-            "dmlab:rooms_watermaze", "DeepMind Lab, built from source", extra="", packages=("deepmind_lab",)
-        ),
+        _in_derex("dmlab:rooms_watermaze", "DeepMind Lab, built from source", **_OF_DMLAB),
         _in_derex("hard8:throw_across", "DM-Hard-8, from its container", packages=("dm_env_rpc",)),
     )
 }
@@ -150,23 +137,23 @@ def _levels(suite: str, attribute: str) -> list[str]:
 
 SETS: dict[str, TaskSet] = {
     "babyai-8": TaskSet(
-        "eight levels of BabyAI, one room to several, told in words", lambda: _babyai("babyai")
+        "eight levels of BabyAI, one room to several, told in words", partial(_babyai, "babyai")
     ),
     "babyai-8-envpool": TaskSet(
-        "the same, seven of them stepped many times faster by envpool", lambda: _babyai("envpool")
+        "the same, seven of them stepped many times faster by envpool", partial(_babyai, "envpool")
     ),
     "dmlab30": TaskSet(
         "the 30 levels of DMLab-30, to train on; dmlab30@9: with 9 actions",
-        lambda: _levels("dmlab", "training_levels"),
+        partial(_levels, "dmlab", "training_levels"),
         suffix=True,
     ),
     "dmlab30-test": TaskSet(
         "the same, the held-out ones where there are, to score under",
-        lambda: _levels("dmlab", "held_out_levels"),
+        partial(_levels, "dmlab", "held_out_levels"),
         suffix=True,
     ),
     "hard8": TaskSet(
-        "the eight levels of DM-Hard-8; hard8@host:port", lambda: _levels("hard8", "LEVELS"), suffix=True
+        "the eight levels of DM-Hard-8; hard8@host:port", partial(_levels, "hard8", "LEVELS"), suffix=True
     ),
 }
 
@@ -227,15 +214,12 @@ def make(name: str) -> Environment:
             raise ValueError(f"name: {name!r} is a non-JAX environment. Use make_host.")
         return importlib.import_module(suite.module).make(rest)
     for pattern, build, _, smallest, largest, _ in _BUILTIN:
-        found = re.fullmatch(_fill(pattern, r"(\\d+)"), name)
-        if not found:
-            continue
-        numbers = [int(number) for number in found.groups()]
-        if numbers and not smallest <= numbers[0] <= largest:
-            raise ValueError(
-                f"name: {name!r} has the number {numbers[0]} in {pattern!r}, expected {smallest} to {largest}."
-            )
-        return build(*numbers)
+        if found := re.fullmatch(_fill(pattern, r"(\\d+)"), name):
+            numbers = [int(number) for number in found.groups()]
+            if any(not smallest <= number <= largest for number in numbers):
+                bounds = f"expected {smallest} to {largest}"
+                raise ValueError(f"name: {name!r} has the number {numbers[0]} in {pattern!r}, {bounds}.")
+            return build(*numbers)
     known = ", ".join([*names(), *SETS])
     raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {known}.")
 
@@ -264,9 +248,9 @@ def _nearest(name: str) -> str:
     """A hint with the most similar known name, its number kept; empty if none is similar."""
     numbers = re.findall(r"\d+", name)
     close = closest_match(name, SETS, cutoff=0.8) or closest_match(re.sub(r"\d+", "N", name), names())
-    if close is None:
-        return ""
-    return f" Did you mean {_fill(close, numbers[0]) if numbers else close!r}?"
+    if close and numbers:
+        close = _fill(close, numbers[0])
+    return f" Did you mean {close!r}?" if close else ""
 
 
 def expand_tasks(name: str) -> tuple[str, ...]:

@@ -81,7 +81,12 @@ class FourRoomsPixels(FourRooms):
 
     def __init__(self, name: str = "four-rooms-pixels") -> None:
         super().__init__()
-        self.frames = _frames_with_goal(self.world, self.goal)
+        table = frame_table(self.world, 30)
+        cell = np.any(table[self.goal] != table[-1], axis=-1)  # the goal's pixels
+        shown = np.arange(len(table)) != self.goal  # where the agent does not stand on it
+        coloured = shown[:, None, None, None] & cell[..., None]
+        self.frames = np.where(coloured, np.asarray(GOAL_COLOUR, np.uint8), table)
+        self.frames.flags.writeable = False
         observation = jax.ShapeDtypeStruct(self.frames.shape[1:], jnp.uint8)
         self.spec = self.spec._replace(name=name, observation=observation)
 
@@ -98,16 +103,6 @@ class FourRoomsHidden(FourRoomsPixels):
     def observe(self, state: Int32[Array, ""], key: PRNGKeyArray) -> UInt8[Array, "30 30 3"]:
         hidden = jax.random.uniform(key) < HIDE
         return jnp.asarray(self.frames)[jnp.where(hidden, self.world.n_states, state)]
-
-
-def _frames_with_goal(world: GridWorld, goal: int) -> UInt8[np.ndarray, "n_and_1 30 30 3"]:
-    """Returns `frame_table` with the goal's cell coloured, except in the frame with the agent on it."""
-    table = frame_table(world, 30).copy()
-    cell = np.any(table[goal] != table[-1], axis=-1)
-    seen = np.arange(len(table)) != goal
-    table[seen] = np.where(cell[..., None], np.asarray(GOAL_COLOUR, np.uint8), table[seen])
-    table.flags.writeable = False
-    return table
 
 
 # --- rooms in a row -------------------------------------------------------------------------------------------------
@@ -285,9 +280,8 @@ class KeyRooms(RoomsChain):
         missing = [room for room in range(self.n) if not int(state.held) >> room & 1]
         colours = {room: KEY_COLOURS[room % len(KEY_COLOURS)] for room in missing}
         doors = {self.door_cells[room]: colour for room, colour in colours.items()}
-        return self.draw(
-            state.cell, doors, {self.key_cells[room]: colour for room, colour in colours.items()}
-        )
+        keys = {self.key_cells[room]: colour for room, colour in colours.items()}
+        return self.draw(state.cell, doors, keys)
 
 
 def key_cells(n: int) -> list[Cell]:
