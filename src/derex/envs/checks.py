@@ -174,16 +174,14 @@ def _trace(env: Any, method: str, inputs: tuple[Any, ...], names: str) -> tuple[
         values = getattr(env, method)(*arguments)
         if n == 1:
             return (values,)
-        fix = f" Return all of them from {method} in this order."
-        if method == "step" and isinstance(values, tuple) and len(values) == 5:
-            fix = (
-                " Drop truncated and info, as gymnasium has them: the time limit is spec.horizon, and what has to be "
-                "remembered is in the state."
-            )
-        _require(
-            isinstance(values, tuple) and len(values) == n,
-            f"{where}: returned {_values(values)}, expected a tuple of {n}: {names}.{fix}",
+        found = len(values) if isinstance(values, tuple) else 1
+        fix = (
+            "Drop truncated and info, as gymnasium has them: the time limit is spec.horizon, and what has to be "
+            "remembered is in the state."
+            if method == "step" and found == 5
+            else f"Return all of them from {method} in this order."
         )
+        _require(found == n, f"{where}: returned {_values(values)}, expected a tuple of {n}: {names}. {fix}")
         return tuple(values)
 
     before = dict(getattr(env, "__dict__", {}))
@@ -288,10 +286,7 @@ def _text(tree: Any) -> str:
 
 
 def _describe(spec: EnvironmentSpec) -> str:
-    success = (
-        f"a return of at least {spec.success_return:g}" if spec.success_return is not None else "not defined"
-    )
-    return (
-        f"spec: {spec.name}, observation {_text(spec.observation)}, {spec.action}, horizon {spec.horizon}, "
-        f"success {success}"
-    )
+    threshold = spec.success_return
+    success = "not defined" if threshold is None else f"a return of at least {threshold:g}"
+    observation = f"{spec.name}, observation {_text(spec.observation)}"
+    return f"spec: {observation}, {spec.action}, horizon {spec.horizon}, success {success}"

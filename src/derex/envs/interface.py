@@ -34,13 +34,11 @@ class Environment(Protocol):
         """Returns the next state, its observation, the reward, and whether the episode has terminated."""
 
 
-class BuiltinEnvironment:
+class BuiltinEnvironment(Environment):
     """An environment of derex: `start` and `move` are its dynamics, `observe` is what the agent sees of a state.
 
     The docstring of each class says how episodes start and what is observed.
     """
-
-    spec: EnvironmentSpec
 
     def start(self, key: PRNGKeyArray) -> Any:
         """Returns the state in which an episode begins."""
@@ -55,14 +53,12 @@ class BuiltinEnvironment:
         raise NotImplementedError
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """Returns the state and the observation with which an episode begins."""
         state = self.start(key)
         return state, self.observe(state, key)
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
-        """Returns the next state, its observation, the reward, and whether the episode has terminated."""
         state, reward, terminated = self.move(state, action)
         return state, self.observe(state, key), reward, terminated
 

@@ -171,17 +171,13 @@ def bayes_filter(
     previous_action = _read_array("previous_action", previous_action, int, seen.shape)
     first = np.zeros(seen.shape, bool) if first is None else _read_array("first", first, bool, seen.shape)
     policy = None if policy is None else _read_array("policy", policy, float, (n, n_actions))
-    for name, table in (("transitions", transitions), ("prior", prior), ("policy", policy)):
+    tables = {"transitions": transitions, "prior": prior, "policy": policy}
+    for name, table in tables.items():
         _check_distributions(name, table)
     _check_ids(seen, previous_action, first, n, n_actions)
-    return _filter(
-        jnp.asarray(transitions, jnp.float32),
-        jnp.asarray(prior, jnp.float32),
-        None if policy is None else jnp.asarray(policy, jnp.float32),
-        jnp.asarray(seen, jnp.int32),
-        jnp.asarray(previous_action, jnp.int32),
-        jnp.asarray(first).at[:, 0].set(True),
-    )
+    floats = (None if table is None else jnp.asarray(table, jnp.float32) for table in tables.values())
+    ids = (jnp.asarray(each, jnp.int32) for each in (seen, previous_action))
+    return _filter(*floats, *ids, jnp.asarray(first).at[:, 0].set(True))
 
 
 @jax.jit

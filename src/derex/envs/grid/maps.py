@@ -65,7 +65,7 @@ class Map:
 
     @classmethod
     def from_text(cls, text: str, name: str = "map") -> "Map":
-        """Reads a map from a (possibly indented) block of text, one line for each row.
+        """Reads a map from a block of text, one line for each row.
 
         Common indentation is removed, so write floor in an outermost column as ``.``, not as a space.
         """
@@ -135,8 +135,7 @@ class Map:
     def doorways(self) -> Int8[np.ndarray, "H W"]:
         """The axis along which a cell is a passage: 0 up-down, 1 left-right, -1 not a passage.
 
-        A passage is a floor cell with floor on two opposite sides and walls on the two others: the
-        doors of a map of rooms, the corridors of a maze.
+        A passage, such as a door or a maze's corridor, has floor on two opposite sides and walls on the two others.
         """
         floor = np.pad(self.floor, 1)
         up, down = floor[:-2, 1:-1], floor[2:, 1:-1]
@@ -210,8 +209,7 @@ def random_maze(
         seed: seed of the generator.
         size: side of the square map, frame included; odd, at least 5.
         loops: fraction of the walls left by the spanning tree that are opened.
-        one_way: fraction of the corridor cells to turn into one-way doors; fewer if more would make a
-            cell unreachable from the start.
+        one_way: fraction of the corridor cells to turn into one-way doors; fewer where that cuts off a cell.
         name: name of the map; by default it contains the size and the seed.
     """
     if size < 5 or size % 2 == 0:
@@ -245,8 +243,7 @@ def random_rooms(
         rows: rows of rooms.
         cols: columns of rooms.
         room: side of a room in cells, at least 2.
-        one_way: fraction of the doors to turn into one-way doors; a door stays two-way if both
-            directions would make a room unreachable from the start.
+        one_way: fraction of the doors to turn into one-way doors; fewer where that cuts off a room.
         name: name of the map; by default it contains the size and the seed.
     """
     for argument, value, least in (("rows", rows, 1), ("cols", cols, 1), ("room", room, 2)):
