@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from derex.envs import FOUR_ROOMS, frame_table, make
-from derex.envs.grid.four_rooms import GOAL_COLOUR
+from derex.envs.grid.rooms import GOAL_COLOUR
 
 NAMES = ("four-rooms", "four-rooms-pixels", "four-rooms-hidden")
 

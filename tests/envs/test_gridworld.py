@@ -177,7 +177,7 @@ def test_features_agree_under_jit():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"slip": 1.5}, r"slip: .*\[0, 1\] was expected, got 1.5"),
+        ({"slip": 1.5}, r"slip: .*\[0, 1\], got 1.5"),
         ({"start": 104}, r"start: .*\[0, 103\], got 104"),
         ({"closed": np.zeros(5, dtype=bool)}, r"closed: .*\(104,\), got \(5,\)"),
         ({"closed": np.ones(104, dtype=bool)}, "start state 0 cannot be closed"),

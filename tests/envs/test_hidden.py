@@ -173,9 +173,9 @@ def test_all_of_it_under_jit():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"p": 1.5}, r"p: .*\[0, 1\] was expected, got 1.5"),
-        ({"p": -0.1}, r"p: .*\[0, 1\] was expected, got -0.1"),
-        ({"p": float("nan")}, r"p: .*\[0, 1\] was expected, got nan"),
+        ({"p": 1.5}, r"p: .*\[0, 1\], got 1.5"),
+        ({"p": -0.1}, r"p: .*\[0, 1\], got -0.1"),
+        ({"p": float("nan")}, r"p: .*\[0, 1\], got nan"),
         ({"p": 0.5, "size": 12}, r"size: .* at least 13 pixels, got 12"),
     ],
 )

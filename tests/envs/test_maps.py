@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from derex.envs.grid.maps import FOUR_ROOMS, MOVE_NAMES, TWO_WAY, Map
+from derex.envs.grid.maps import FOUR_ROOMS, TWO_WAY, Map
 
 UP, RIGHT, DOWN, LEFT = range(4)
 
@@ -46,7 +46,7 @@ def test_successors_by_hand():
     drawn = Map.from_text(".#.\n...")
     expected = {0: (0, 0, 2, 0), 1: (1, 1, 4, 1), 2: (0, 3, 2, 2), 3: (3, 4, 3, 2), 4: (1, 4, 4, 3)}
     for state, row in expected.items():
-        assert tuple(drawn.successors[state]) == row, f"{MOVE_NAMES} from state {state}"
+        assert tuple(drawn.successors[state]) == row, f"moves from state {state}"
 
 
 def test_moves_come_back_where_there_are_no_arrows():

@@ -101,8 +101,8 @@ def test_seeds_decide():
     ("call", "message"),
     [
         (lambda: random_maze(0, size=12), "size: an odd number .* got 12. Try 13"),
-        (lambda: random_maze(0, loops=2.0), r"loops: a fraction in \[0, 1\]"),
-        (lambda: random_maze(0, one_way=-0.1), r"one_way: a fraction in \[0, 1\]"),
+        (lambda: random_maze(0, loops=2.0), r"loops: .* in \[0, 1\]"),
+        (lambda: random_maze(0, one_way=-0.1), r"one_way: .* in \[0, 1\]"),
         (lambda: random_rooms(0, room=1), "room: expected at least 2, got 1"),
         (lambda: random_rooms(0, rows=0), "rows: expected at least 1, got 0"),
         (lambda: one_way_doors(FOUR_ROOMS, 5, 0), r"n: only \d doors of 'four rooms'"),

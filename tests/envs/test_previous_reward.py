@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from derex.envs.diagnostic import Catch
-from derex.envs.grid.four_rooms import FourRooms
+from derex.envs.grid.rooms import FourRooms
 from derex.envs.interface import (
     DrawnEnvironment,
     DrawnHostEnvironment,

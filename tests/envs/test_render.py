@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from derex.envs import FOUR_ROOMS, GridWorld, Map, frames, render
-from derex.envs.drawing import AGENT_COLOUR, ARROW_COLOURS, FLOOR_COLOUR, WALL_COLOUR
+from derex.envs.drawing import AGENT_COLOUR, ARROW_COLOURS, FLOOR, WALL
 
 WORLD = GridWorld(FOUR_ROOMS)
 
@@ -31,8 +31,8 @@ def test_agent_is_a_two_pixel_square_where_its_cell_is():
 
 def test_walls_are_dark_and_floor_white():
     empty = render(WORLD, np.array([0]), hidden=np.array([True]))[0]
-    white = np.all(empty == FLOOR_COLOUR, axis=-1)
-    dark = np.all(empty == WALL_COLOUR, axis=-1)
+    white = np.all(empty == FLOOR, axis=-1)
+    dark = np.all(empty == WALL, axis=-1)
     assert white.sum() == 104 * 4
     assert dark.sum() == 900 - 104 * 4
     assert dark[:4].all()
@@ -75,7 +75,7 @@ def test_large_cells_show_a_round_dot():
 
 def test_oblong_maps_are_centred():
     world = GridWorld(Map.from_text("....\n...."))
-    white = np.all(render(world, np.array([0]), 12, np.array([True]))[0] == FLOOR_COLOUR, axis=-1)
+    white = np.all(render(world, np.array([0]), 12, np.array([True]))[0] == FLOOR, axis=-1)
     np.testing.assert_array_equal(np.flatnonzero(white.any(axis=1)), range(3, 9))
     assert white.any(axis=0).all()
 

@@ -4,9 +4,8 @@ Tasks are made by name, `make("rooms-chain-8")`, and run as parallel streams, `m
 """
 
 from derex.envs.drawing import frame_table, frames, render
-from derex.envs.grid.filtering import HIDDEN, bayes_filter
 from derex.envs.grid.gridworld import GridWorld
-from derex.envs.grid.hidden import HiddenAgent, Walk
+from derex.envs.grid.hidden import HIDDEN, HiddenAgent, Walk, bayes_filter
 from derex.envs.grid.maps import FOUR_ROOMS, Map, one_way_doors, random_maze, random_rooms
 from derex.envs.interface import Environment
 from derex.envs.registry import make, names

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, PRNGKeyArray, UInt8
+from jaxtyping import Float32, Int, PRNGKeyArray
 
-from derex.envs.drawing import AGENT, FAINT, FLOOR, GOAL, INK, ORANGE, box, canvas, disc, stroke
+from derex.envs.drawing import AGENT, FAINT, FLOOR, GOAL, INK, ORANGE, Picture, box, canvas, disc, stroke
+from derex.envs.interface import BuiltinEnvironment, vector
 from derex.types import Box, Discrete, EnvironmentSpec
 
 CARTPOLE_GRAVITY = 9.8
@@ -33,53 +34,41 @@ class CartPoleState(NamedTuple):
     spin: Float32[Array, ""]
 
 
-class CartPole:
+class CartPole(BuiltinEnvironment):
     """`cartpole`: push the cart left or right; reward 1 per step until the pole tilts by 12° or the cart is 2.4 away.
 
     Episodes start near upright and at rest, and are truncated after 500 steps. The observation is the state, unscaled.
     """
 
-    spec = EnvironmentSpec(
-        name="cartpole",
-        observation=jax.ShapeDtypeStruct((4,), jnp.float32),
-        action=Discrete(2),
-        horizon=500,
-        success_return=475.0,
-    )
+    spec = EnvironmentSpec("cartpole", vector(4), Discrete(2), horizon=500, success_return=475.0)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[CartPoleState, Float32[Array, "4"]]:
-        """Draws each number of the state uniformly from [-0.05, 0.05]."""
-        observation = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
-        return CartPoleState(*observation), observation
+    def start(self, key: PRNGKeyArray) -> CartPoleState:
+        """Each number of the state is uniform in [-0.05, 0.05]."""
+        return CartPoleState(*jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05))
 
-    def step(
-        self, state: CartPoleState, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[CartPoleState, Float32[Array, "4"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: CartPoleState, action: Int[Array, ""]) -> tuple[CartPoleState, Array, Array]:
         """One Euler step of the published equations, positions first as in gym."""
-        x, v, angle, spin = state
+        _, v, angle, spin = state
         force = jnp.where(action == 1, jnp.float32(FORCE), jnp.float32(-FORCE))
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
         push = (force + POLE_MASS * HALF_LENGTH * spin**2 * sine) / TOTAL_MASS
-        swing = (CARTPOLE_GRAVITY * sine - cosine * push) / (
-            HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / TOTAL_MASS)
-        )
+        inertia = HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / TOTAL_MASS)
+        swing = (CARTPOLE_GRAVITY * sine - cosine * push) / inertia
         acceleration = push - POLE_MASS * HALF_LENGTH * swing * cosine / TOTAL_MASS
-        state = CartPoleState(
-            x + CARTPOLE_SECONDS * v,
-            v + CARTPOLE_SECONDS * acceleration,
-            angle + CARTPOLE_SECONDS * spin,
-            spin + CARTPOLE_SECONDS * swing,
-        )
+        rates = zip(state, (v, acceleration, spin, swing), strict=True)
+        state = CartPoleState(*(value + CARTPOLE_SECONDS * rate for value, rate in rates))
         fallen = (jnp.abs(state.x) > MAX_POSITION) | (jnp.abs(state.angle) > MAX_ANGLE)
-        return state, jnp.stack(state), jnp.float32(1), fallen
+        return state, jnp.float32(1), fallen
 
-    def render(self, state: CartPoleState) -> UInt8[np.ndarray, "H W 3"]:
+    def observe(self, state: CartPoleState, key: PRNGKeyArray) -> Float32[Array, "4"]:
+        return jnp.stack(state)
+
+    def render(self, state: CartPoleState) -> Picture:
         """Draws cart and pole from the side, with marks where the cart leaves the track."""
         picture, metre, ground = canvas(480, 240), 90.0, 190.0
-        ends = [240 + side * MAX_POSITION * metre for side in (-1, 1)]
         stroke(picture, (0, ground), (480, ground), 2, FAINT)
-        for x in ends:
-            stroke(picture, (x, ground - 8), (x, ground + 8), 2, FAINT)
+        for end in (240 - MAX_POSITION * metre, 240 + MAX_POSITION * metre):
+            stroke(picture, (end, ground - 8), (end, ground + 8), 2, FAINT)
         x, angle = 240 + float(state.x) * metre, float(state.angle)
         hinge, length = (x, ground - 24), 2 * HALF_LENGTH * metre
         tip = hinge[0] + length * np.sin(angle), hinge[1] - length * np.cos(angle)
@@ -102,40 +91,32 @@ class PendulumState(NamedTuple):
     speed: Float32[Array, ""]
 
 
-class Pendulum:
+class Pendulum(BuiltinEnvironment):
     """`pendulum`: the action in [-1, 1] is the torque in units of 2; the reward is -(θ² + 0.1 θ̇² + 0.001 u²).
 
     Episodes start at any angle with θ̇ in [-1, 1] and are truncated after 200 steps. The observation is cos θ, sin θ
     and θ̇ / 8. Success is a return of at least -300: without torque it is about -1200.
     """
 
-    spec = EnvironmentSpec(
-        name="pendulum",
-        observation=jax.ShapeDtypeStruct((3,), jnp.float32),
-        action=Box(1, -1.0, 1.0),
-        horizon=200,
-        success_return=-300.0,
-    )
+    spec = EnvironmentSpec("pendulum", vector(3), Box(1, -1.0, 1.0), horizon=200, success_return=-300.0)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[PendulumState, Float32[Array, "3"]]:
-        """Draws any angle and a small velocity."""
+    def start(self, key: PRNGKeyArray) -> PendulumState:
         angle, speed = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
-        state = PendulumState(angle * jnp.pi, speed)
-        return state, _observe(state)
+        return PendulumState(angle * jnp.pi, speed)
 
-    def step(
-        self, state: PendulumState, action: Float32[Array, "1"], key: PRNGKeyArray
-    ) -> tuple[PendulumState, Float32[Array, "3"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: PendulumState, action: Float32[Array, "1"]) -> tuple[PendulumState, Array, Array]:
         """One Euler step, velocity first; the reward is that of the state before it."""
         torque = MAX_TORQUE * jnp.clip(action[0], -1.0, 1.0)
         wrapped = jnp.mod(state.angle + jnp.pi, 2 * jnp.pi) - jnp.pi
         cost = wrapped**2 + 0.1 * state.speed**2 + 0.001 * torque**2
         push = 1.5 * PENDULUM_GRAVITY / LENGTH * jnp.sin(state.angle) + 3.0 / (MASS * LENGTH**2) * torque
         speed = jnp.clip(state.speed + PENDULUM_SECONDS * push, -PENDULUM_MAX_SPEED, PENDULUM_MAX_SPEED)
-        state = PendulumState(state.angle + PENDULUM_SECONDS * speed, speed)
-        return state, _observe(state), -cost, jnp.zeros((), bool)
+        return PendulumState(state.angle + PENDULUM_SECONDS * speed, speed), -cost, jnp.zeros((), bool)
 
-    def render(self, state: PendulumState) -> UInt8[np.ndarray, "H W 3"]:
+    def observe(self, state: PendulumState, key: PRNGKeyArray) -> Float32[Array, "3"]:
+        return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / PENDULUM_MAX_SPEED])
+
+    def render(self, state: PendulumState) -> Picture:
         """Draws the pendulum, and a grey line where it should be."""
         picture, angle = canvas(240, 240), float(state.angle)
         stroke(picture, (120, 120), (120, 25), 3, FAINT)
@@ -145,12 +126,7 @@ class Pendulum:
         return picture
 
 
-def _observe(state: PendulumState) -> Float32[Array, "3"]:
-    return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / PENDULUM_MAX_SPEED])
-
-
 POINT_MASS_SECONDS = 0.1  # of a step
-POINT_MASS_MAX_SPEED = 1.0  # along each axis
 WALL = 2.0  # the mass stays in [-2, 2]²
 DISTANCE_COST = 0.1
 ACTION_COST = 0.01
@@ -164,7 +140,7 @@ class PointMassState(NamedTuple):
     target: Float32[Array, "2"]
 
 
-class PointMass:
+class PointMass(BuiltinEnvironment):
     """`point-mass`: the action is the acceleration, in [-1, 1]²; the reward is -(0.1 d + 0.01 |a|²).
 
     d is the distance to the target after the step. Episodes start at rest in the middle with a target uniform
@@ -174,37 +150,27 @@ class PointMass:
     average, and succeeds for the 3% of targets within 0.2.
     """
 
-    spec = EnvironmentSpec(
-        name="point-mass",
-        observation=jax.ShapeDtypeStruct((6,), jnp.float32),
-        action=Box(2, -1.0, 1.0),
-        horizon=100,
-        success_return=-2.0,
-    )
+    spec = EnvironmentSpec("point-mass", vector(6), Box(2, -1.0, 1.0), horizon=100, success_return=-2.0)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[PointMassState, Float32[Array, "6"]]:
-        """Starts at rest in the middle, with a new target."""
+    def start(self, key: PRNGKeyArray) -> PointMassState:
         target = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
-        state = PointMassState(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32), target)
-        return state, jnp.concatenate(state)
+        return PointMassState(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.float32), target)
 
-    def step(
-        self, state: PointMassState, action: Float32[Array, "2"], key: PRNGKeyArray
-    ) -> tuple[PointMassState, Float32[Array, "6"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: PointMassState, action: Float32[Array, "2"]) -> tuple[PointMassState, Array, Array]:
         """One Euler step, velocity first."""
         action = jnp.clip(action, -1.0, 1.0)
-        velocity = jnp.clip(
-            state.velocity + POINT_MASS_SECONDS * action, -POINT_MASS_MAX_SPEED, POINT_MASS_MAX_SPEED
-        )
+        velocity = jnp.clip(state.velocity + POINT_MASS_SECONDS * action, -1.0, 1.0)
         free = state.position + POINT_MASS_SECONDS * velocity
         position = jnp.clip(free, -WALL, WALL)
         velocity = jnp.where(position == free, velocity, 0)
         distance = jnp.linalg.norm(position - state.target)
         reward = -DISTANCE_COST * distance - ACTION_COST * jnp.sum(action**2)
-        state = PointMassState(position, velocity, state.target)
-        return state, jnp.concatenate(state), reward, jnp.zeros((), bool)
+        return PointMassState(position, velocity, state.target), reward, jnp.zeros((), bool)
 
-    def render(self, state: PointMassState) -> UInt8[np.ndarray, "H W 3"]:
+    def observe(self, state: PointMassState, key: PRNGKeyArray) -> Float32[Array, "6"]:
+        return jnp.concatenate(state)
+
+    def render(self, state: PointMassState) -> Picture:
         """Draws the mass with its velocity, the target as a ring, and the box of possible targets."""
         picture, unit = canvas(240, 240), 57.0
 

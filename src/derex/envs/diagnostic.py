@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int32, PRNGKeyArray, UInt8
+from jaxtyping import Float32, Int, Int32, PRNGKeyArray
 
-from derex.envs.drawing import BLUE, FAINT, INK, ORANGE, box, canvas, disc, grid_picture
+from derex.envs.drawing import BLUE, FAINT, INK, ORANGE, Picture, box, canvas, disc, grid_picture
+from derex.envs.interface import BuiltinEnvironment, vector
 from derex.types import Discrete, EnvironmentSpec
 
+SUCCESS = 0.5  # return of deep sea and recall, between that of a failure and 1
 ROWS, COLUMNS = 10, 5
-
-_CELLS = np.arange(ROWS * COLUMNS)
 
 
 class CatchState(NamedTuple):
@@ -24,48 +24,38 @@ class CatchState(NamedTuple):
     paddle: Int32[Array, ""]
 
 
-class Catch:
+class Catch(BuiltinEnvironment):
     """`catch`: move a paddle under a falling ball; the reward, 1 or -1, comes when the ball is down, after 9 steps.
 
     Actions are left, stay and right. The ball starts in a random column of the top row and the paddle in the middle.
     The observation is the 10 x 5 board, 1 where the ball and the paddle are.
     """
 
-    spec = EnvironmentSpec(
-        name="catch",
-        observation=jax.ShapeDtypeStruct((ROWS * COLUMNS,), jnp.float32),
-        action=Discrete(3),
-        horizon=ROWS - 1,
-        success_return=1.0,
-    )
+    spec = EnvironmentSpec("catch", vector(ROWS * COLUMNS), Discrete(3), horizon=ROWS - 1, success_return=1.0)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[CatchState, Float32[Array, "50"]]:
-        """Starts with the ball in the top row."""
+    def start(self, key: PRNGKeyArray) -> CatchState:
         column = jnp.floor(jax.random.uniform(key) * COLUMNS).astype(jnp.int32)
-        state = CatchState(jnp.int32(0), column, jnp.int32(COLUMNS // 2))
-        return state, _board(state)
+        return CatchState(jnp.int32(0), column, jnp.int32(COLUMNS // 2))
 
-    def step(
-        self, state: CatchState, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[CatchState, Float32[Array, "50"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: CatchState, action: Int[Array, ""]) -> tuple[CatchState, Array, Array]:
         """Moves the paddle; the ball falls by one row."""
         paddle = jnp.clip(state.paddle + action.astype(jnp.int32) - 1, 0, COLUMNS - 1)
         state = CatchState(state.ball_row + 1, state.ball_column, paddle)
         down = state.ball_row == ROWS - 1
         caught = jnp.where(state.ball_column == paddle, jnp.float32(1), jnp.float32(-1))
-        return state, _board(state), jnp.where(down, caught, 0), down
+        return state, jnp.where(down, caught, 0), down
 
-    def render(self, state: CatchState) -> UInt8[np.ndarray, "H W 3"]:
+    def observe(self, state: CatchState, key: PRNGKeyArray) -> Float32[Array, "50"]:
+        cells = np.arange(ROWS * COLUMNS)
+        ball = state.ball_row * COLUMNS + state.ball_column
+        paddle = (ROWS - 1) * COLUMNS + state.paddle
+        return ((ball == cells) | (paddle == cells)).astype(jnp.float32)
+
+    def render(self, state: CatchState) -> Picture:
         """Draws the board with a red ball and a blue paddle."""
         paddle = {(ROWS - 1, int(state.paddle)): BLUE}
         ball = int(state.ball_row), int(state.ball_column)
         return grid_picture(np.zeros((ROWS, COLUMNS), bool), ball, tints=paddle)
-
-
-def _board(state: CatchState) -> Float32[Array, "50"]:
-    ball = state.ball_row * COLUMNS + state.ball_column
-    paddle = (ROWS - 1) * COLUMNS + state.paddle
-    return ((ball == _CELLS) | (paddle == _CELLS)).astype(jnp.float32)
 
 
 MOVE_COST = 0.01  # in total, of N steps to the right
@@ -78,7 +68,7 @@ class DeepSeaState(NamedTuple):
     column: Int32[Array, ""]
 
 
-class DeepSea:
+class DeepSea(BuiltinEnvironment):
     """`deep-sea-N`: a dive of N steps in which one of 2^N sequences of actions finds the treasure.
 
     The diver starts at the top left of N x N cells and falls by one row a step, one column to the left or the right.
@@ -94,39 +84,27 @@ class DeepSea:
         self.n = n
         self.right_action = np.random.default_rng(n).integers(0, 2, size=(n, n), dtype=np.int32)
         rows, columns = np.tril_indices(n)
-        cells = np.stack([np.append(rows, n), np.append(columns, 0)], axis=1)
-        self.spec = EnvironmentSpec(
-            name=f"deep-sea-{n}",
-            observation=jax.ShapeDtypeStruct((n * n,), jnp.float32),
-            action=Discrete(2),
-            horizon=n,
-            success_return=0.5,
-            n_states=len(cells),
-            positions=cells.astype(np.int32),
-        )
+        cells = np.stack([np.append(rows, n), np.append(columns, 0)], axis=1).astype(np.int32)
+        name, observation = f"deep-sea-{n}", vector(n * n)
+        self.spec = EnvironmentSpec(name, observation, Discrete(2), n, SUCCESS, len(cells), cells)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[DeepSeaState, Float32[Array, " cells"]]:
-        """Starts at the top left."""
-        state = DeepSeaState(jnp.int32(0), jnp.int32(0))
-        return state, self._observe(state)
+    def start(self, key: PRNGKeyArray) -> DeepSeaState:
+        return DeepSeaState(jnp.int32(0), jnp.int32(0))
 
-    def step(
-        self, state: DeepSeaState, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[DeepSeaState, Float32[Array, " cells"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: DeepSeaState, action: Int[Array, ""]) -> tuple[DeepSeaState, Array, Array]:
         """Falls by one row; the episode terminates after N steps."""
         right = action == jnp.asarray(self.right_action)[state.row, state.column]
         treasure = right & (state.column == self.n - 1)
         reward = treasure.astype(jnp.float32) - right.astype(jnp.float32) * (MOVE_COST / self.n)
         column = jnp.clip(state.column + jnp.where(right, 1, -1), 0, self.n - 1)
-        state = DeepSeaState(state.row + 1, column)
-        return state, self._observe(state), reward, state.row == self.n
+        return DeepSeaState(state.row + 1, column), reward, state.row + 1 == self.n
 
     def state_id(self, state: DeepSeaState) -> Int32[Array, ""]:
         """The number of the cell among those of the triangle."""
         ended = state.row == self.n
         return state.row * (state.row + 1) // 2 + jnp.where(ended, 0, state.column)
 
-    def render(self, state: DeepSeaState) -> UInt8[np.ndarray, "H W 3"]:
+    def render(self, state: DeepSeaState) -> Picture:
         """Draws the reachable cells, darker with depth, the treasure in green; the lowest row is the end."""
         depths = np.arange(self.n + 1) / self.n
         water = [(round(205 - 150 * d), round(230 - 110 * d), round(250 - 60 * d)) for d in depths]
@@ -136,7 +114,7 @@ class DeepSea:
         agent = int(state.row), int(state.column)
         return grid_picture(walls, agent, (self.n - 1, self.n - 1), reach | end)
 
-    def _observe(self, state: DeepSeaState) -> Float32[Array, " cells"]:
+    def observe(self, state: DeepSeaState, key: PRNGKeyArray) -> Float32[Array, " cells"]:
         cell = state.row * self.n + state.column  # in row N it is outside, so that one_hot is all zeros
         return jax.nn.one_hot(cell, self.n * self.n, dtype=jnp.float32)
 
@@ -151,7 +129,7 @@ class RecallState(NamedTuple):
     time: Int32[Array, ""]
 
 
-class Recall:
+class Recall(BuiltinEnvironment):
     """`recall-L`: one of 4 cues at the first step, L blank steps, then the signal to choose.
 
     The action after the signal gives 1 if it is the number of the cue, else 0, and ends the episode after L + 2 steps;
@@ -161,42 +139,29 @@ class Recall:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.spec = EnvironmentSpec(
-            name=f"recall-{length}",
-            observation=jax.ShapeDtypeStruct((CUES + 1,), jnp.float32),
-            action=Discrete(CUES),
-            horizon=length + 2,
-            success_return=0.5,
-        )
+        self.spec = EnvironmentSpec(f"recall-{length}", vector(CUES + 1), Discrete(CUES), length + 2, SUCCESS)
 
-    def reset(self, key: PRNGKeyArray) -> tuple[RecallState, Float32[Array, "5"]]:
-        """Shows the cue."""
-        state = RecallState(jnp.floor(jax.random.uniform(key) * CUES).astype(jnp.int32), jnp.int32(0))
-        return state, self._observe(state)
+    def start(self, key: PRNGKeyArray) -> RecallState:
+        return RecallState(jnp.floor(jax.random.uniform(key) * CUES).astype(jnp.int32), jnp.int32(0))
 
-    def step(
-        self, state: RecallState, action: Int[Array, ""], key: PRNGKeyArray
-    ) -> tuple[RecallState, Float32[Array, "5"], Float32[Array, ""], Bool[Array, ""]]:
+    def move(self, state: RecallState, action: Int[Array, ""]) -> tuple[RecallState, Array, Array]:
         """Advances time; evaluates the choice at the last step."""
         chosen = state.time == self.length + 1
         reward = (chosen & (action == state.cue)).astype(jnp.float32)
-        state = state._replace(time=state.time + 1)
-        return state, self._observe(state), reward, chosen
+        return state._replace(time=state.time + 1), reward, chosen
 
-    def render(self, state: RecallState) -> UInt8[np.ndarray, "H W 3"]:
+    def render(self, state: RecallState) -> Picture:
         """Draws the observation as bars (cues blue, signal orange), a dot under the cue, and a progress line."""
-        picture, shown = canvas(240, 160), np.asarray(self._observe(state))
+        picture, shown = canvas(240, 160), np.asarray(self.observe(state, jax.random.key(0)))
         for bar, value in enumerate(shown):
             left, colour = 20 + 42 * bar, ORANGE if bar == CUES else BLUE
-            box(picture, (left, 20), (left + 32, 110), FAINT)
-            if value:
-                box(picture, (left, 20), (left + 32, 110), colour)
+            box(picture, (left, 20), (left + 32, 110), colour if value else FAINT)
         disc(picture, (36 + 42 * int(state.cue), 122), 4, INK)
         box(picture, (20, 140), (220, 146), FAINT)
         box(picture, (20, 140), (20 + 200 * min(int(state.time) / self.spec.horizon, 1.0), 146), INK)
         return picture
 
-    def _observe(self, state: RecallState) -> Float32[Array, "5"]:
+    def observe(self, state: RecallState, key: PRNGKeyArray) -> Float32[Array, "5"]:
         shown = jnp.where(state.time == 0, state.cue, -1)
         shown = jnp.where(state.time == self.length + 1, CUES, shown)
         return jax.nn.one_hot(shown, CUES + 1, dtype=jnp.float32)  # all zeros for -1

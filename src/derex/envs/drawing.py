@@ -21,6 +21,7 @@ Colour = tuple[int, int, int]
 Number = int | float
 Place = tuple[Number, Number]
 Cell = tuple[int, int]
+Picture = UInt8[np.ndarray, "H W 3"]
 
 WALL: Colour = (64, 64, 64)
 FLOOR: Colour = (255, 255, 255)
@@ -36,20 +37,18 @@ LARGEST_CELL, SMALLEST_CELL = 32, 4
 UNSEEN = 0.45  # mix of the wall's colour, for cells that the agent does not see
 
 
-def canvas(width: int, height: int, colour: Colour = FLOOR) -> UInt8[np.ndarray, "H W 3"]:
+def canvas(width: int, height: int, colour: Colour = FLOOR) -> Picture:
     """Makes a picture of one colour."""
     return np.full((height, width, 3), colour, np.uint8)
 
 
-def disc(picture: UInt8[np.ndarray, "H W 3"], centre: Place, radius: Number, colour: Colour) -> None:
+def disc(picture: Picture, centre: Place, radius: Number, colour: Colour) -> None:
     """Draws a filled circle."""
     x, y = _pixels(picture)
     _blend(picture, radius - np.hypot(x - centre[0], y - centre[1]), colour)
 
 
-def stroke(
-    picture: UInt8[np.ndarray, "H W 3"], start: Place, end: Place, width: Number, colour: Colour
-) -> None:
+def stroke(picture: Picture, start: Place, end: Place, width: Number, colour: Colour) -> None:
     """Draws a straight line with round ends."""
     x, y = _pixels(picture)
     (x0, y0), (x1, y1) = start, end
@@ -59,7 +58,7 @@ def stroke(
     _blend(picture, width / 2 - distance, colour)
 
 
-def box(picture: UInt8[np.ndarray, "H W 3"], corner: Place, end: Place, colour: Colour) -> None:
+def box(picture: Picture, corner: Place, end: Place, colour: Colour) -> None:
     """Draws a filled rectangle."""
     x, y = _pixels(picture)
     across = np.minimum(x - corner[0], end[0] - x)
@@ -73,7 +72,7 @@ def grid_picture(
     tints: Mapping[Cell, Colour] | None = None,
     keys: Mapping[Cell, Colour] | None = None,
     seen: Bool[np.ndarray, "R C"] | None = None,
-) -> UInt8[np.ndarray, "H W 3"]:
+) -> Picture:
     """Draws a grid world from above, with a wall around it.
 
     Args:
@@ -93,9 +92,17 @@ def grid_picture(
     cells = np.pad(cells, ((1, 1), (1, 1), (0, 0)), constant_values=WALL[0])
     side = cell_side(cells.shape[:2])
     picture = cells.repeat(side, axis=0).repeat(side, axis=1)
-    _rule(picture, np.pad(~walls, 1), side)
+    if side >= 8:  # large enough for thin lines between floor cells
+        floor = np.pad(~walls, 1).repeat(side, axis=0).repeat(side, axis=1)
+        rows, columns = np.indices(floor.shape)
+        edge = floor & ((rows % side == 0) | (columns % side == 0))
+        picture[edge] = (picture[edge] * 0.9).astype(np.uint8)
     for place, colour in (keys or {}).items():
-        _key(picture, _centre(place, side), side, colour)
+        x, y = _centre(place, side)
+        disc(picture, (x - 0.17 * side, y), 0.2 * side, colour)
+        stroke(picture, (x, y), (x + 0.32 * side, y), 0.12 * side, colour)
+        stroke(picture, (x + 0.28 * side, y), (x + 0.28 * side, y + 0.17 * side), 0.1 * side, colour)
+        disc(picture, (x - 0.17 * side, y), 0.08 * side, FLOOR)
     disc(picture, _centre(agent, side), 0.36 * side, AGENT)
     return picture
 
@@ -109,25 +116,6 @@ def _centre(cell: Cell, side: int) -> Place:
     """The centre of a cell, inside of the outer wall."""
     row, column = cell
     return (int(column) + 1.5) * side, (int(row) + 1.5) * side
-
-
-def _key(picture: np.ndarray, centre: Place, side: int, colour: Colour) -> None:
-    """Draws a key: ring, shaft and bit."""
-    x, y = centre
-    disc(picture, (x - 0.17 * side, y), 0.2 * side, colour)
-    stroke(picture, (x, y), (x + 0.32 * side, y), 0.12 * side, colour)
-    stroke(picture, (x + 0.28 * side, y), (x + 0.28 * side, y + 0.17 * side), 0.1 * side, colour)
-    disc(picture, (x - 0.17 * side, y), 0.08 * side, FLOOR)
-
-
-def _rule(picture: np.ndarray, floor: Bool[np.ndarray, "R C"], side: int) -> None:
-    """Draws thin lines between floor cells, if cells are large enough."""
-    if side < 8:
-        return
-    mask = floor.repeat(side, axis=0).repeat(side, axis=1)
-    rows, columns = np.indices(mask.shape)
-    edge = mask & ((rows % side == 0) | (columns % side == 0))
-    picture[edge] = (picture[edge] * 0.9).astype(np.uint8)
 
 
 def _pixels(picture: np.ndarray) -> tuple[Float[np.ndarray, "1 W"], Float[np.ndarray, "H 1"]]:
@@ -144,13 +132,10 @@ def _blend(picture: np.ndarray, inside: Any, colour: Colour) -> None:
     flat[touched] = np.rint(part * np.asarray(colour) + (1 - part) * flat[touched]).astype(np.uint8)
 
 
-WALL_COLOUR = (64, 64, 64)
-FLOOR_COLOUR = (255, 255, 255)
 AGENT_COLOUR = (255, 0, 0)
 ARROW_COLOURS = ((190, 220, 255), (200, 255, 200), (255, 240, 170), (235, 205, 255))
-"""Tints of one-way doors, in the order of the moves up, right, down, left."""
-
-_DOT_RADIUS = 0.4  # of a cell; only cells of 3 pixels and more are large enough to show a round dot
+"""Tints of one-way doors in frames, in the order of the moves up, right, down, left."""
+DOT_RADIUS = 0.4  # of a cell; only cells of 3 pixels and more are large enough to show a round dot
 
 
 def render(
@@ -164,11 +149,10 @@ def render(
         size: side of the frames in pixels. Cells have as many whole pixels as fit; the map is centred on wall colour.
         hidden: where True the agent is not drawn (the partially observed four rooms of Section 5).
     """
-    table = frame_table(world, size)
     if hidden is not None:
         xp = jnp if isinstance(states, Array) or isinstance(hidden, Array) else np
         states = xp.where(hidden, world.n_states, states)
-    return take(table, states)
+    return take(frame_table(world, size), states)
 
 
 def frames(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n {size} {size} 3"]:
@@ -183,46 +167,23 @@ def frame_table(world: GridWorld, size: int = 30) -> UInt8[np.ndarray, "n_and_1 
 
 @lru_cache(maxsize=16)
 def _frame_table(map: Map, size: int) -> UInt8[np.ndarray, "frames {size} {size} 3"]:
-    """Frames of all states, then the frame without the agent."""
-    pixels = _pixels_per_cell(map, size)
-    background = _background(map, size, pixels)
-    dot = _dot(pixels)
-    table = np.repeat(background[None], len(map.positions) + 1, axis=0)
-    corners = map.positions * pixels + _margin(map, size, pixels)
-    for frame, (top, left) in zip(table, corners, strict=False):
-        frame[top : top + pixels, left : left + pixels][dot] = AGENT_COLOUR
-    table.flags.writeable = False
-    return table
-
-
-def _pixels_per_cell(map: Map, size: int) -> int:
-    pixels = size // max(map.shape)
-    if pixels < 1:
+    least = max(map.shape)
+    if size < least:
+        rows, columns = map.shape
         raise ValueError(
-            f"size: a map of {map.shape[0]} x {map.shape[1]} cells needs frames of at least "
-            f"{max(map.shape)} pixels, got {size}."
+            f"size: a map of {rows} x {columns} cells needs frames of at least {least} pixels, got {size}."
         )
-    return pixels
-
-
-def _margin(map: Map, size: int, pixels: int) -> np.ndarray:
-    return (size - pixels * np.array(map.shape)) // 2
-
-
-def _background(map: Map, size: int, pixels: int) -> UInt8[np.ndarray, "{size} {size} 3"]:
-    cells = np.where(map.floor[..., None], FLOOR_COLOUR, WALL_COLOUR).astype(np.uint8)
+    side = size // least
+    cells = np.where(map.floor[..., None], FLOOR, WALL).astype(np.uint8)
     for move in range(len(ARROWS)):
         cells[map.arrows == move] = ARROW_COLOURS[move]
-    picture = cells.repeat(pixels, axis=0).repeat(pixels, axis=1)
-    background = np.full((size, size, 3), WALL_COLOUR, dtype=np.uint8)
-    top, left = _margin(map, size, pixels)
-    background[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
-    return background
-
-
-def _dot(pixels: int) -> Bool[np.ndarray, "{pixels} {pixels}"]:
-    """The agent's pixels within its cell: all of a small cell, a disc in a larger one."""
-    if pixels < 3:
-        return np.ones((pixels, pixels), dtype=bool)
-    offset = np.arange(pixels) - (pixels - 1) / 2
-    return offset[:, None] ** 2 + offset[None, :] ** 2 <= (_DOT_RADIUS * pixels) ** 2
+    picture = cells.repeat(side, axis=0).repeat(side, axis=1)
+    corner = top, left = (size - np.array(picture.shape[:2])) // 2
+    table = np.full((len(map.positions) + 1, size, size, 3), WALL, np.uint8)
+    table[:, top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    offset = np.arange(side) - (side - 1) / 2
+    dot = (side < 3) | (offset[:, None] ** 2 + offset**2 <= (DOT_RADIUS * side) ** 2)
+    for frame, (y, x) in zip(table, map.positions * side + corner, strict=False):
+        frame[y : y + side, x : x + side][dot] = AGENT_COLOUR
+    table.flags.writeable = False
+    return table

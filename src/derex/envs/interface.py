@@ -27,13 +27,45 @@ class Environment(Protocol):
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Returns the state and the observation with which an episode begins."""
-        ...
 
     def step(
         self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
     ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
         """Returns the next state, its observation, the reward, and whether the episode has terminated."""
-        ...
+
+
+class BuiltinEnvironment(Environment):
+    """An environment of derex: `start` and `move` are its dynamics, `observe` is what the agent sees of a state.
+
+    The docstring of each class says how episodes start and what is observed.
+    """
+
+    def start(self, key: PRNGKeyArray) -> Any:
+        """Returns the state in which an episode begins."""
+        raise NotImplementedError
+
+    def move(self, state: Any, action: Shaped[Array, "*action"]) -> tuple[Any, Array, Array]:
+        """Returns the next state, the reward, and whether the episode has terminated."""
+        raise NotImplementedError
+
+    def observe(self, state: Any, key: PRNGKeyArray) -> Any:
+        """Returns the observation of a state, which most determine without the key."""
+        raise NotImplementedError
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
+        state = self.start(key)
+        return state, self.observe(state, key)
+
+    def step(
+        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
+    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
+        state, reward, terminated = self.move(state, action)
+        return state, self.observe(state, key), reward, terminated
+
+
+def vector(n: int) -> jax.ShapeDtypeStruct:
+    """The spec of an observation that is n numbers."""
+    return jax.ShapeDtypeStruct((n,), np.float32)
 
 
 @runtime_checkable
@@ -42,7 +74,6 @@ class NumberedEnvironment(Environment, Protocol):
 
     def state_id(self, state: Any) -> Int32[Array, ""]:
         """Returns the state's number in [0, spec.n_states)."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +82,6 @@ class DrawnEnvironment(Environment, Protocol):
 
     def render(self, state: Any) -> UInt8[np.ndarray, "H W 3"]:
         """Returns a picture of one state; called outside of jit, need not be pure JAX."""
-        ...
 
 
 class HostStep(NamedTuple):
@@ -78,15 +108,12 @@ class HostEnvironment(Protocol):
 
     def begin(self, seed: int) -> Any:
         """Starts an episode and returns its first observation; equal seeds give equal episodes, where possible."""
-        ...
 
     def act(self, action: Shaped[np.ndarray, "*action"]) -> HostStep:
         """Takes the next step."""
-        ...
 
     def close(self) -> None:
         """Releases all resources; nothing is called afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -95,12 +122,11 @@ class DrawnHostEnvironment(HostEnvironment, Protocol):
 
     def picture(self) -> UInt8[np.ndarray, "H W 3"]:
         """Returns a picture of the current state."""
-        ...
 
 
 def action_struct(spec: EnvironmentSpec) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an action."""
     if isinstance(spec.action, Box):
-        return jax.ShapeDtypeStruct((spec.action.size,), np.float32)
+        return vector(spec.action.size)
     shape = (len(spec.action.sizes),) if isinstance(spec.action, MultiDiscrete) else ()
     return jax.ShapeDtypeStruct(shape, np.int32)

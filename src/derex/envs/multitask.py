@@ -18,18 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, Int, Int32, PRNGKeyArray, Shaped
+from jaxtyping import Float32, Int, Int32, PRNGKeyArray
 
+from derex.envs import wrappers
 from derex.envs.interface import Environment
-from derex.envs.wrappers import (
-    AutoReset,
-    Batched,
-    EpisodeStatistics,
-    MappedEnvironment,
-    PreviousReward,
-    StreamState,
-    add_reward_part,
-)
+from derex.envs.wrappers import Batched, EpisodeStatistics, StreamState
 from derex.types import Amount, EnvironmentSpec, Symbols, TimeStep, Words
 
 WHOLE = "observation"
@@ -47,20 +40,16 @@ class ObservationPadding(NamedTuple):
     def pad(self, observation: Any, arrays: Any, *batch: int) -> dict[str, Any]:
         """Returns all parts of an observation, or of a batch; `arrays` is numpy or jax.numpy."""
         own = dict(zip(self.names, jax.tree.leaves(observation), strict=True))
-        return {
-            name: _pad(own[name], (*batch, *part.shape), part.dtype, arrays)
-            if name in own
-            else arrays.zeros((*batch, *part.shape), part.dtype)
-            for name, part in self.parts.items()
-        }
-
-
-def _pad(leaf: Any, shape: tuple[int, ...], dtype: Any, arrays: Any) -> Any:
-    """Appends zeros along every axis: a picture stays at the top left."""
-    leaf = arrays.asarray(leaf, dtype)
-    if leaf.shape == shape:
-        return leaf
-    return arrays.pad(leaf, [(0, large - small) for small, large in zip(leaf.shape, shape, strict=True)])
+        padded = {}
+        for name, part in self.parts.items():
+            shape = (*batch, *part.shape)
+            if name in own:  # zeros are appended along every axis: a picture stays at the top left
+                leaf = arrays.asarray(own[name], part.dtype)
+                widths = [(0, large - small) for small, large in zip(leaf.shape, shape, strict=True)]
+                padded[name] = leaf if leaf.shape == shape else arrays.pad(leaf, widths)
+            else:
+                padded[name] = arrays.zeros(shape, part.dtype)
+        return padded
 
 
 def make_padding(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPadding:
@@ -69,9 +58,7 @@ def make_padding(spec: EnvironmentSpec, parts: dict[str, Any]) -> ObservationPad
 
 
 def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
-    """The spec of all tasks as one environment.
-
-    The horizon is the longest; each task keeps its own. Success is defined if all tasks have the same threshold.
+    """The spec of all tasks as one environment, with the longest horizon; success needs one threshold for all.
 
     Raises:
         ValueError: the tasks have different actions, or parts of the same name and of different kinds.
@@ -82,40 +69,27 @@ def merge_specs(name: str, specs: Sequence[EnvironmentSpec]) -> EnvironmentSpec:
     if len(by_action) > 1:
         each = "; ".join(f"{action} in {', '.join(names)}" for action, names in by_action.items())
         raise ValueError(f"env: tasks of one agent must have the same actions, got {each}.")
-    thresholds = {spec.success_return for spec in specs}
-    return EnvironmentSpec(
-        name,
-        merge_parts(specs),
-        specs[0].action,
-        max(spec.horizon for spec in specs),
-        thresholds.pop() if len(thresholds) == 1 else None,
-    )
-
-
-def merge_parts(specs: Sequence[EnvironmentSpec]) -> dict[str, Any]:
-    """Specs of all parts by name, each as large as the largest."""
     parts: dict[str, tuple[str, Any]] = {}
     for spec in specs:
-        for name, part in observation_parts(spec).items():
-            owner, before = parts.get(name, (spec.name, part))
+        for part_name, part in observation_parts(spec).items():
+            owner, before = parts.get(part_name, (spec.name, part))
             joined = _join(before, part)
             if joined is None:
                 raise ValueError(
-                    f"env: the part {name!r} is {_describe(before)} in {owner} and {_describe(part)} in {spec.name}; "
-                    "parts of one name must be of one kind. Train such tasks with separate agents."
+                    f"env: the part {part_name!r} is {_describe(before)} in {owner} and {_describe(part)} in "
+                    f"{spec.name}; parts of one name must be of one kind. Train such tasks with separate agents."
                 )
-            parts[name] = owner, joined
-    return {name: part for name, (_, part) in parts.items()}
+            parts[part_name] = owner, joined
+    horizon, thresholds = max(spec.horizon for spec in specs), {spec.success_return for spec in specs}
+    success = thresholds.pop() if len(thresholds) == 1 else None
+    observation = {part_name: part for part_name, (_, part) in parts.items()}
+    return EnvironmentSpec(name, observation, specs[0].action, horizon, success)
 
 
 def observation_parts(spec: EnvironmentSpec) -> dict[str, Any]:
     """Specs of the parts of an observation by their paths, such as "camera/left"."""
-
-    def key(step: Any) -> str:
-        return str(getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))))
-
-    leaves = jax.tree_util.tree_flatten_with_path(spec.observation)[0]
-    return {"/".join(map(key, path)) or WHOLE: part for path, part in leaves}
+    leaves = jax.tree.leaves_with_path(spec.observation)
+    return {jax.tree_util.keystr(path, simple=True, separator="/") or WHOLE: part for path, part in leaves}
 
 
 def can_pad(part: Any, into: Any) -> bool:
@@ -176,15 +150,13 @@ def assign_tasks(specs: Sequence[EnvironmentSpec], n: int) -> TaskAssignment:
     return TaskAssignment(tuple(specs), np.arange(n) % len(specs))
 
 
-class PaddedEnvironment(MappedEnvironment):
+class PaddedEnvironment(wrappers.MappedEnvironment):
     """A JAX environment whose observation has the parts of all tasks."""
 
     def __init__(self, name: str, env: Environment, parts: dict[str, Any]) -> None:
         padding = make_padding(env.spec, parts)
         spec = env.spec._replace(name=name, observation=parts, n_states=0, positions=None)
-        super().__init__(
-            env, spec, lambda observation, reward: padding.pad(observation, jnp), ("render", "reset_ratio")
-        )
+        super().__init__(env, spec, lambda observation, reward: padding.pad(observation, jnp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,21 +172,16 @@ class MultiTask:
 def multi_task(
     name: str, environments: Mapping[str, Environment], previous_reward: bool = False
 ) -> MultiTask:
-    """Merges environments into one.
-
-    Args:
-        name: of all of them.
-        environments: by name; with the same actions, and parts of one name of one kind.
-        previous_reward: add the reward of the step before to the observation.
+    """Merges environments, by their names, into one; with the previous reward in the observation if asked.
 
     Raises:
-        ValueError: the environments cannot be merged.
+        ValueError: they cannot be merged, as in `merge_specs`.
     """
     spec = merge_specs(name, [each.spec._replace(name=task) for task, each in environments.items()])
     tasks = tuple(PaddedEnvironment(task, each, spec.observation) for task, each in environments.items())
     if not previous_reward:
         return MultiTask(tasks, spec)
-    return MultiTask(tuple(PreviousReward(task) for task in tasks), add_reward_part(spec))
+    return MultiTask(tuple(wrappers.PreviousReward(task) for task in tasks), wrappers.add_reward_part(spec))
 
 
 class TaskStates(NamedTuple):
@@ -226,34 +193,27 @@ class TaskStates(NamedTuple):
     """as in `StreamState`, of all streams"""
 
 
+TaskOutput = tuple[TaskStates, TimeStep]
+
+
 class TaskStreams:
     """n streams of several tasks, stepped together; has the interface of `Batched`."""
 
     def __init__(self, environment: MultiTask, n: int) -> None:
-        self.spec = environment.spec
-        self.n = n
+        self.spec, self.n = environment.spec, n
         self.assigned = assign_tasks([task.spec for task in environment.tasks], n)
-        counts = np.bincount(self.assigned.task)
-        self.streams = tuple(
-            Batched(AutoReset(task), int(count))
-            for task, count in zip(environment.tasks, counts, strict=True)
-        )
+        counted = zip(environment.tasks, np.bincount(self.assigned.task).tolist(), strict=True)
+        self.streams = tuple(Batched(wrappers.AutoReset(task), count) for task, count in counted)
         # The row of each stream when the rows of all tasks are concatenated.
         self._rows = np.argsort(np.argsort(self.assigned.task, kind="stable"), kind="stable")
+        self.success_return = self.assigned.success_returns
 
-    @property
-    def success_return(self) -> Float32[np.ndarray, " n"]:
-        """The success threshold of each stream."""
-        return self.assigned.success_returns
-
-    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[TaskStates, TimeStep]:
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> TaskOutput:
         """Returns the first steps of all streams; `stagger` as in `Batched.reset`, by each task's time limit."""
         keys = jax.random.split(key, len(self.streams))
         return self._concatenate([streams.reset(keys[k], stagger) for k, streams in enumerate(self.streams)])
 
-    def step(
-        self, state: TaskStates, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[TaskStates, TimeStep]:
+    def step(self, state: TaskStates, actions: wrappers.Actions, key: PRNGKeyArray) -> TaskOutput:
         """Returns the next step of each stream."""
         keys = jax.random.split(key, len(self.streams))
         stepped = [
@@ -266,11 +226,9 @@ class TaskStreams:
         """Raises: the states of several tasks are not numbered."""
         raise TypeError(f"state_ids: the states of {self.spec.name!r} are not numbered.")
 
-    def _concatenate(self, parts: list[tuple[StreamState, TimeStep]]) -> tuple[TaskStates, TimeStep]:
-        counted, step = jax.tree.map(
-            lambda *leaves: jnp.concatenate(leaves)[self._rows],
-            *((state.steps, step) for state, step in parts),
-        )
+    def _concatenate(self, parts: list[wrappers.StreamOutput]) -> TaskOutput:
+        visible = [(state.steps, step) for state, step in parts]
+        counted, step = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[self._rows], *visible)
         return TaskStates(tuple(state for state, _ in parts), counted), step
 
 

@@ -14,19 +14,20 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from derex._text import closest_match, hint
-from derex.envs.control import CartPole, Pendulum, PointMass
-from derex.envs.diagnostic import Catch, DeepSea, Recall
-from derex.envs.grid.four_rooms import FourRooms, FourRoomsHidden, FourRoomsPixels
-from derex.envs.grid.rooms import HiddenRoomsChain, KeyRooms, RoomsChain
+from derex.envs import control, diagnostic
+from derex.envs.grid import rooms
 from derex.envs.interface import Environment, HostEnvironment
 
 
-class _Entry(NamedTuple):
-    """A built-in environment; `N` or `L` in its pattern stands for a number, the argument of `build`."""
+class Builtin(NamedTuple):
+    """A built-in environment."""
 
+    pattern: str
+    """its name, in which N or L stands for a number, the argument of `build`"""
     build: Callable[..., Environment]
     summary: str
     smallest: int = 0
@@ -35,134 +36,152 @@ class _Entry(NamedTuple):
     usual: int = 0
     """number of the example"""
 
-
-class EnvironmentInfo(NamedTuple):
-    """A built-in environment, for lists."""
-
-    pattern: str
-    """its name, in which N and L stand for a number"""
-    summary: str
-    example: str
-    """a name for `make`"""
+    @property
+    def example(self) -> str:
+        """A name for `make`."""
+        return _fill(self.pattern, str(self.usual))
 
 
-_ENTRIES: dict[str, _Entry] = {
-    "rooms-chain-N": _Entry(RoomsChain, "N rooms in a row, one reward behind the last", 1, 1000, 8),
-    "rooms-chain-N-hidden": _Entry(
-        HiddenRoomsChain, "the same with new doors each time, seen from near", 1, 1000, 8
+_BUILTIN = (
+    Builtin("rooms-chain-N", rooms.RoomsChain, "N rooms in a row, one reward behind the last", 1, 1000, 8),
+    Builtin(
+        "rooms-chain-N-hidden",
+        rooms.HiddenRoomsChain,
+        "the same with new doors each time, seen from near",
+        1,
+        1000,
+        8,
     ),
-    "four-rooms": _Entry(FourRooms, "from one corner of four rooms to the opposite one"),
-    "four-rooms-pixels": _Entry(FourRoomsPixels, "the same, seen as a picture"),
-    "four-rooms-hidden": _Entry(FourRoomsHidden, "the same, the agent hidden in half of the pictures"),
-    "key-rooms-N": _Entry(KeyRooms, "N keys open the doors of rooms in a row, one by one", 1, 11, 3),
-    "deep-sea-N": _Entry(DeepSea, "one of 2^N dives finds the treasure", 2, 200, 20),
-    "catch": _Entry(Catch, "move a paddle under a falling ball"),
-    "cartpole": _Entry(CartPole, "balance a pole on a cart"),
-    "recall-L": _Entry(Recall, "name a cue that was shown L steps ago", 0, 10_000, 20),
-    "pendulum": _Entry(Pendulum, "swing up a pendulum with a weak motor"),
-    "point-mass": _Entry(PointMass, "bring a mass to rest on a target"),
-}
+    Builtin("four-rooms", rooms.FourRooms, "from one corner of four rooms to the opposite one"),
+    Builtin("four-rooms-pixels", rooms.FourRoomsPixels, "the same, seen as a picture"),
+    Builtin("four-rooms-hidden", rooms.FourRoomsHidden, "the same, the agent hidden in half of the pictures"),
+    Builtin("key-rooms-N", rooms.KeyRooms, "N keys open the doors of rooms in a row, one by one", 1, 11, 3),
+    Builtin("deep-sea-N", diagnostic.DeepSea, "one of 2^N dives finds the treasure", 2, 200, 20),
+    Builtin("catch", diagnostic.Catch, "move a paddle under a falling ball"),
+    Builtin("cartpole", control.CartPole, "balance a pole on a cart"),
+    Builtin("recall-L", diagnostic.Recall, "name a cue that was shown L steps ago", 0, 10_000, 20),
+    Builtin("pendulum", control.Pendulum, "swing up a pendulum with a weak motor"),
+    Builtin("point-mass", control.PointMass, "bring a mass to rest on a target"),
+)
 
 
 class Suite(NamedTuple):
     """Environments of another package."""
 
     module: str
-    """of derex, with `make(name)` for the name after the colon"""
+    """with `make(name)` for the name after the colon"""
     extra: str
     """extra of derex that installs it; empty if pip cannot"""
     summary: str
     example: str
     host: bool
     """whether its environments are non-JAX and are stepped in worker processes"""
-    package: str = ""
-    """to import; empty: the name of the suite"""
+    packages: tuple[str, ...] = ()
+    """to import; empty: the one with the name of the suite"""
     threads: bool = False
     """whether it has vector environments, stepped by threads of the training process (`make_many`)"""
-    besides: tuple[str, ...] = ()
-    """other packages to import that the first does not install"""
 
 
-def _in_derex(module: str, *fields: Any, **more: Any) -> Suite:
-    return Suite(f"derex.envs.suites.{module}", *fields, **more)
+def _in_derex(example: str, summary: str, host: bool = True, **other: Any) -> Suite:
+    """A suite of derex; its module and its extra have its name, unless they are among the `other` fields."""
+    name = example.partition(":")[0]
+    module = f"derex.envs.suites.{other.pop('module', name)}"
+    return Suite(module, other.pop("extra", name), summary, example, host, **other)
 
 
+_OF_MINIGRID = {"module": "minigrid", "extra": "minigrid", "packages": ("minigrid",)}
+_OF_DMLAB = {"extra": "", "packages": ("deepmind_lab",)}
 SUITES: dict[str, Suite] = {
-    "jax": Suite("derex.envs.suites", "", "one of your own, in JAX", "jax:package.module:Class", False),
-    "gymnax": _in_derex(
-        "gymnax", "gymnax", "bsuite, MinAtar, classic control", "gymnax:DeepSea-bsuite", False
+    suite.example.partition(":")[0]: suite
+    for suite in (
+        Suite("derex.envs.suites", "", "one of your own, in JAX", "jax:package.module:Class", False),
+        _in_derex("gymnax:DeepSea-bsuite", "bsuite, MinAtar, classic control", False),
+        _in_derex("xminigrid:MiniGrid-DoorKey-8x8", "grid worlds, fast", False),
+        _in_derex("navix:Navix-KeyCorridorS6R3-v0", "MiniGrid's tasks in JAX", False),
+        _in_derex("craftax:Craftax-Classic-Symbolic-v1", "survive, build, explore", False),
+        _in_derex("gymnasium:CartPole-v1", "whatever is registered there"),
+        _in_derex("minigrid:MiniGrid-DoorKey-8x8-v0", "grid worlds with a mission"),
+        _in_derex("babyai:BabyAI-GoToObj-v0", "instructions in plain words", **_OF_MINIGRID),
+        _in_derex("envpool:BabyAI-GoToObj-v0", "many suites, many at once", threads=True),
+        _in_derex("vizdoom:VizdoomMyWayHome-v1", "first-person 3-D"),
+        _in_derex("atari:ALE/MontezumaRevenge-v5", "Atari 2600", packages=("ale_py", "gymnasium")),
+        _in_derex("dm_env:package.module:function", "any function that returns one", extra="dm-env"),
+        _in_derex("dmlab:rooms_watermaze", "DeepMind Lab, built from source", **_OF_DMLAB),
+        _in_derex("hard8:throw_across", "DM-Hard-8, from its container", packages=("dm_env_rpc",)),
+    )
+}
+
+BABYAI = ("GoToObj", "GoToLocal", "PickupLoc", "OpenDoor", "UnlockPickup", "PutNextLocal", "KeyInBox")
+
+
+class TaskSet(NamedTuple):
+    """Tasks that go together."""
+
+    summary: str
+    tasks: Callable[[], list[str]]
+    """returns their names; imports the suite on first use"""
+    suffix: bool = False
+    """whether a suffix after @ is appended to every task's name"""
+
+
+def _babyai(suite: str) -> list[str]:
+    """Eight levels; the last hangs in envpool (`HANGING` of derex.envs.suites.envpool), so babyai always runs it."""
+    return [*(f"{suite}:BabyAI-{level}-v0" for level in BABYAI), "babyai:BabyAI-SynthS5R2-v0"]
+
+
+def _levels(suite: str, attribute: str) -> list[str]:
+    """The levels that a suite's module lists, in a tuple or by a function."""
+    levels = getattr(importlib.import_module(SUITES[suite].module), attribute)
+    return [f"{suite}:{level}" for level in (levels() if callable(levels) else levels)]
+
+
+SETS: dict[str, TaskSet] = {
+    "babyai-8": TaskSet(
+        "eight levels of BabyAI, one room to several, told in words", partial(_babyai, "babyai")
     ),
-    "xminigrid": _in_derex(
-        "xminigrid", "xminigrid", "grid worlds, fast", "xminigrid:MiniGrid-DoorKey-8x8", False
+    "babyai-8-envpool": TaskSet(
+        "the same, seven of them stepped many times faster by envpool", partial(_babyai, "envpool")
     ),
-    "navix": _in_derex("navix", "navix", "MiniGrid's tasks in JAX", "navix:Navix-KeyCorridorS6R3-v0", False),
-    "craftax": _in_derex(
-        "craftax", "craftax", "survive, build, explore", "craftax:Craftax-Classic-Symbolic-v1", False
+    "dmlab30": TaskSet(
+        "the 30 levels of DMLab-30, to train on; dmlab30@9: with 9 actions",
+        partial(_levels, "dmlab", "training_levels"),
+        suffix=True,
     ),
-    "gymnasium": _in_derex(
-        "gymnasium", "gymnasium", "whatever is registered there", "gymnasium:CartPole-v1", True
+    "dmlab30-test": TaskSet(
+        "the same, the held-out ones where there are, to score under",
+        partial(_levels, "dmlab", "held_out_levels"),
+        suffix=True,
     ),
-    "minigrid": _in_derex(
-        "minigrid", "minigrid", "grid worlds with a mission", "minigrid:MiniGrid-DoorKey-8x8-v0", True
-    ),
-    "babyai": _in_derex(
-        "minigrid", "minigrid", "instructions in plain words", "babyai:BabyAI-GoToObj-v0", True, "minigrid"
-    ),
-    "envpool": _in_derex(
-        "envpool", "envpool", "many suites, many at once", "envpool:BabyAI-GoToObj-v0", True, threads=True
-    ),
-    "vizdoom": _in_derex("vizdoom", "vizdoom", "first-person 3-D", "vizdoom:VizdoomMyWayHome-v1", True),
-    "atari": _in_derex(
-        "atari",
-        "atari",
-        "Atari 2600",
-        "atari:ALE/MontezumaRevenge-v5",
-        True,
-        "ale_py",
-        besides=("gymnasium",),
-    ),
-    "dm_env": _in_derex(
-        "dm_env", "dm-env", "any function that returns one", "dm_env:package.module:function", True
-    ),
-    "dmlab": _in_derex(
-        "dmlab", "", "DeepMind Lab, built from source", "dmlab:rooms_watermaze", True, "deepmind_lab"
-    ),
-    "hard8": _in_derex(
-        "hard8", "hard8", "DM-Hard-8, from its container", "hard8:throw_across", True, "dm_env_rpc"
+    "hard8": TaskSet(
+        "the eight levels of DM-Hard-8; hard8@host:port", partial(_levels, "hard8", "LEVELS"), suffix=True
     ),
 }
 
 
 def names() -> tuple[str, ...]:
     """Names of the built-in environments; N and L stand for a number, as in "rooms-chain-8"."""
-    return tuple(_ENTRIES)
+    return tuple(entry.pattern for entry in _BUILTIN)
 
 
-def builtin_environments() -> tuple[EnvironmentInfo, ...]:
+def builtin_environments() -> tuple[Builtin, ...]:
     """The built-in environments, each with a summary and an example."""
-    return tuple(
-        EnvironmentInfo(pattern, entry.summary, re.sub(r"(?<=-)[NL]\b", str(entry.usual), pattern))
-        for pattern, entry in _ENTRIES.items()
-    )
+    return _BUILTIN
 
 
 def suite_names(suite: str) -> list[str]:
     """Full names of a suite's environments; empty if the suite has no list."""
     entry, _ = _suite(f"{suite}:")
-    start = f"{suite}:"
-    found = [start + name for name in importlib.import_module(entry.module).names()]
+    listed = importlib.import_module(entry.module).names()
     # Two suites may share a module, which then lists the names of both; the examples tell them apart.
-    family = entry.example[: len(start)] + re.split(r"[-/]", entry.example[len(start) :])[0]
     shared = sum(other.module == entry.module for other in SUITES.values()) > 1
-    return [name for name in found if name.startswith(family)] if shared else found
+    family = re.split(r"[-/]", entry.example.partition(":")[2])[0] if shared else ""
+    return [f"{suite}:{name}" for name in listed if name.startswith(family)]
 
 
 def is_installed(suite: str) -> bool:
     """Whether the packages of the suite are installed; imports nothing."""
-    found = SUITES[suite]
-    return all(
-        importlib.util.find_spec(name) is not None for name in (found.package or suite, *found.besides)
-    )
+    packages = SUITES[suite].packages or (suite,)
+    return all(importlib.util.find_spec(name) is not None for name in packages)
 
 
 def imports_user_code(name: str) -> bool:
@@ -194,11 +213,13 @@ def make(name: str) -> Environment:
         if suite.host:
             raise ValueError(f"name: {name!r} is a non-JAX environment. Use make_host.")
         return importlib.import_module(suite.module).make(rest)
-    for pattern, entry in _ENTRIES.items():
-        expression = re.sub(r"(?<=-)[NL]\b", r"(\\d+)", pattern)
-        found = re.fullmatch(expression, name)
-        if found:
-            return entry.build(*(_checked(name, pattern, entry, int(number)) for number in found.groups()))
+    for pattern, build, _, smallest, largest, _ in _BUILTIN:
+        if found := re.fullmatch(_fill(pattern, r"(\\d+)"), name):
+            numbers = [int(number) for number in found.groups()]
+            if any(not smallest <= number <= largest for number in numbers):
+                bounds = f"expected {smallest} to {largest}"
+                raise ValueError(f"name: {name!r} has the number {numbers[0]} in {pattern!r}, {bounds}.")
+            return build(*numbers)
     known = ", ".join([*names(), *SETS])
     raise ValueError(f"name: there is no environment {name!r}.{_nearest(name)} Known: {known}.")
 
@@ -218,81 +239,18 @@ def _suite(name: str) -> tuple[Suite, str]:
     raise ValueError(f"name: there is no suite {prefix!r}.{hint(prefix, SUITES)} Known: {', '.join(SUITES)}.")
 
 
-def _checked(name: str, pattern: str, entry: _Entry, number: int) -> int:
-    if not entry.smallest <= number <= entry.largest:
-        raise ValueError(
-            f"name: {name!r} has the number {number} in {pattern!r}, expected {entry.smallest} to {entry.largest}."
-        )
-    return number
+def _fill(pattern: str, number: str) -> str:
+    """Puts something in place of N or L."""
+    return re.sub(r"(?<=-)[NL]\b", number, pattern)
 
 
 def _nearest(name: str) -> str:
     """A hint with the most similar known name, its number kept; empty if none is similar."""
     numbers = re.findall(r"\d+", name)
     close = closest_match(name, SETS, cutoff=0.8) or closest_match(re.sub(r"\d+", "N", name), names())
-    if close is None:
-        return ""
-    suggestion = re.sub(r"(?<=-)[NL]\b", numbers[0], close) if numbers else close
-    return f" Did you mean {suggestion!r}?"
-
-
-BABYAI = (
-    "GoToObj",
-    "GoToLocal",
-    "PickupLoc",
-    "OpenDoor",
-    "UnlockPickup",
-    "PutNextLocal",
-    "KeyInBox",
-    "SynthS5R2",
-)
-NOT_OF_ENVPOOL = ("SynthS5R2",)  # hangs there: derex.envs.suites.envpool.HANGING
-
-
-class TaskSet(NamedTuple):
-    """Tasks that go together."""
-
-    summary: str
-    tasks: Callable[[], tuple[str, ...]]
-    """returns their names; imports the suite on first use"""
-    suffix: bool = False
-    """whether a suffix after @ is appended to every task's name"""
-
-
-def _babyai() -> tuple[str, ...]:
-    return tuple(f"babyai:BabyAI-{level}-v0" for level in BABYAI)
-
-
-def _babyai_envpool() -> tuple[str, ...]:
-    suites = ("babyai" if level in NOT_OF_ENVPOOL else "envpool" for level in BABYAI)
-    return tuple(f"{suite}:BabyAI-{level}-v0" for suite, level in zip(suites, BABYAI, strict=True))
-
-
-def _dmlab30() -> tuple[str, ...]:
-    levels = importlib.import_module("derex.envs.suites.dmlab").training_levels()
-    return tuple(f"dmlab:{level}" for level in levels)
-
-
-def _dmlab30_test() -> tuple[str, ...]:
-    levels = importlib.import_module("derex.envs.suites.dmlab").held_out_levels()
-    return tuple(f"dmlab:{level}" for level in levels)
-
-
-def _hard8() -> tuple[str, ...]:
-    return tuple(f"hard8:{level}" for level in importlib.import_module("derex.envs.suites.hard8").LEVELS)
-
-
-SETS: dict[str, TaskSet] = {
-    "babyai-8": TaskSet("eight levels of BabyAI, one room to several, told in words", _babyai),
-    "babyai-8-envpool": TaskSet(
-        "the same, seven of them stepped many times faster by envpool", _babyai_envpool
-    ),
-    "dmlab30": TaskSet("the 30 levels of DMLab-30, to train on; dmlab30@9: with 9 actions", _dmlab30, True),
-    "dmlab30-test": TaskSet(
-        "the same, the held-out ones where there are, to score under", _dmlab30_test, True
-    ),
-    "hard8": TaskSet("the eight levels of DM-Hard-8; hard8@host:port", _hard8, True),
-}
+    if close and numbers:
+        close = _fill(close, numbers[0])
+    return f" Did you mean {close!r}?" if close else ""
 
 
 def expand_tasks(name: str) -> tuple[str, ...]:
@@ -305,10 +263,7 @@ def expand_tasks(name: str) -> tuple[str, ...]:
     if items == [""]:
         raise ValueError("name: expected the name of an environment, such as 'catch'; got none.")
     if not all(items):
-        raise ValueError(
-            f"name: {name!r} has an empty item; expected names with commas between, such as "
-            "'catch,deep-sea-8'."
-        )
+        raise ValueError(f"name: {name!r} has an empty item; expected names such as 'catch,deep-sea-8'.")
     tasks = tuple(task for item in items for task in _expanded(item))
     repeated = sorted({task for task in tasks if tasks.count(task) > 1})
     if repeated:

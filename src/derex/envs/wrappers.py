@@ -11,7 +11,7 @@ body of a scan; an outer vmap runs several seeds. Letters in shapes: n streams.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,68 +33,43 @@ class StreamState(NamedTuple):
     """whether the episode has ended; the next step begins another"""
 
 
+StreamOutput = tuple[StreamState, TimeStep]
+Action = Shaped[Array, "*action"]
+Actions = Shaped[Array, "n *action"]
+
+
 class AutoReset:
     """An endless stream of episodes, truncated after `spec.horizon` steps; see `TimeStep` for the convention."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
+        self.spec = env.spec
 
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The environment's spec."""
-        return self.env.spec
-
-    def reset(
-        self, key: PRNGKeyArray, elapsed: Int32[Array, ""] | None = None
-    ) -> tuple[StreamState, TimeStep]:
-        """Returns the first step of the first episode.
-
-        Args:
-            key: a PRNG key, used here only.
-            elapsed: initial step count for the time limit of this one episode, in [0, horizon); None: 0.
-        """
+    def reset(self, key: PRNGKeyArray, elapsed: Int32[Array, ""] | None = None) -> StreamOutput:
+        """Returns the first step of the first episode; `elapsed` steps are counted for its time limit, by default 0."""
         environment, observation = self.env.reset(key)
         false = jnp.zeros((), bool)
         state = StreamState(environment, jnp.zeros((), jnp.int32) if elapsed is None else elapsed, false)
         return state, TimeStep(observation, jnp.float32(0), jnp.float32(1), false, jnp.ones((), bool))
 
     def step(
-        self, state: StreamState, action: Shaped[Array, "*action"], key: PRNGKeyArray
-    ) -> tuple[StreamState, TimeStep]:
-        """Returns the next step; after a last step it is the first of another episode, whatever the action."""
-        # Step and reset share the key. Only one of the two results is kept, so no draw is used twice.
-        return self.step_or_start(state, action, key, self.env.reset(key))
+        self, state: StreamState, action: Action, key: PRNGKeyArray, start: tuple[Any, Any] | None = None
+    ) -> StreamOutput:
+        """Returns the next step; after a last step it is the first of another episode, whatever the action.
 
-    def step_or_start(
-        self,
-        state: StreamState,
-        action: Shaped[Array, "*action"],
-        key: PRNGKeyArray,
-        start: tuple[Any, Any],
-    ) -> tuple[StreamState, TimeStep]:
-        """As `step`, given the state and observation with which the next episode would start."""
+        `start` is the state and observation with which that episode would start; None: those of a reset.
+        """
+        # Step and reset share the key. Only one of the two results is kept, so no draw is used twice.
+        start = self.env.reset(key) if start is None else start
         environment, observation, reward, terminated = self.env.step(state.environment, action, key)
         first = state.last
         environment, observation = jax.tree.map(partial(jnp.where, first), start, (environment, observation))
         steps = jnp.where(first, 0, state.steps + 1)
         terminated = terminated & ~first
         truncated = (steps >= self.spec.horizon) & ~terminated & ~first
-        step = TimeStep(
-            observation,
-            reward=jnp.where(first, 0, reward),
-            discount=1 - terminated.astype(jnp.float32),
-            truncated=truncated,
-            first=first,
-        )
+        reward, discount = jnp.where(first, 0, reward), 1 - terminated.astype(jnp.float32)
+        step = TimeStep(observation, reward, discount, truncated, first)
         return StreamState(environment, steps, terminated | truncated), step
-
-    def state_id(self, state: StreamState) -> Int32[Array, ""]:
-        """Returns the number of the environment's state; needs `spec.n_states > 0`."""
-        if not isinstance(self.env, NumberedEnvironment) or self.spec.n_states == 0:
-            raise TypeError(
-                f"state_id: the states of {self.spec.name!r} are not numbered. Call it only if spec.n_states > 0."
-            )
-        return self.env.state_id(state.environment)
 
 
 class Batched:
@@ -111,21 +86,10 @@ class Batched:
         ratio = getattr(stream.env, "reset_ratio", 1)
         if ratio < 1:
             raise ValueError(f"reset_ratio: expected 1 or more, got {ratio} of {stream.spec.name!r}.")
-        self.stream = stream
-        self.n = n
-        self.resets = -(-n // ratio)
+        self.stream, self.n, self.resets = stream, n, -(-n // ratio)
+        self.spec, self.success_return = stream.spec, stream.spec.success_return
 
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of each stream's environment."""
-        return self.stream.spec
-
-    @property
-    def success_return(self) -> float | None:
-        """The environment's threshold of success; None: not defined."""
-        return self.spec.success_return
-
-    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StreamState, TimeStep]:
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> StreamOutput:
         """Returns the first steps of all streams.
 
         Args:
@@ -139,9 +103,7 @@ class Batched:
             elapsed = jax.random.randint(stagger_key, (self.n,), 0, self.spec.horizon, jnp.int32)
         return jax.vmap(self.stream.reset)(jax.random.split(reset_key, self.n), elapsed)
 
-    def step(
-        self, state: StreamState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[StreamState, TimeStep]:
+    def step(self, state: StreamState, actions: Actions, key: PRNGKeyArray) -> StreamOutput:
         """Returns the next step of each stream."""
         if self.resets == self.n:
             return jax.vmap(self.stream.step)(state, actions, jax.random.split(key, self.n))
@@ -150,11 +112,16 @@ class Batched:
         turn = (jnp.cumsum(state.last) - state.last) % self.resets  # 0, 1, 2, … among the streams that begin
         starts = jax.tree.map(lambda leaf: leaf[turn], starts)
         keys = jax.random.split(step_key, self.n)
-        return jax.vmap(self.stream.step_or_start)(state, actions, keys, starts)
+        return jax.vmap(self.stream.step)(state, actions, keys, starts)
 
     def state_ids(self, state: StreamState) -> Int32[Array, " n"]:
         """Returns the number of each environment's state; needs `spec.n_states > 0`."""
-        return jax.vmap(self.stream.state_id)(state)
+        env = self.stream.env
+        if not isinstance(env, NumberedEnvironment) or self.spec.n_states == 0:
+            raise TypeError(
+                f"state_id: the states of {self.spec.name!r} are not numbered. Call it only if spec.n_states > 0."
+            )
+        return jax.vmap(env.state_id)(state.environment)
 
 
 class EpisodeSums(NamedTuple):
@@ -171,31 +138,6 @@ class EpisodeSums(NamedTuple):
         return EpisodeSums(*(field.sum(axis=-1) for field in self))
 
 
-@runtime_checkable
-class CountableStreams(Protocol):
-    """What `EpisodeStatistics` wraps: `Batched` or `derex.envs.multitask.TaskStreams`."""
-
-    @property
-    def spec(self) -> EnvironmentSpec: ...
-
-    n: int
-
-    @property
-    def success_return(self) -> Any:
-        """A number, or one per stream; None: success is not defined."""
-        ...
-
-    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[Any, TimeStep]: ...
-
-    def step(
-        self, state: Any, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[Any, TimeStep]:
-        """The state has `steps`, as `StreamState` has."""
-        ...
-
-    def state_ids(self, state: Any) -> Int32[Array, " n"]: ...
-
-
 class StatisticsState(NamedTuple):
     """The streams, the current episode of each, and sums over its finished episodes."""
 
@@ -206,40 +148,28 @@ class StatisticsState(NamedTuple):
     sums: EpisodeSums
 
 
+StatisticsOutput = tuple[StatisticsState, TimeStep]
+
+
 class EpisodeStatistics:
-    """Streams with statistics of their finished episodes.
+    """Streams with statistics of their finished episodes, of `Batched` or `derex.envs.multitask.TaskStreams`.
 
     A staggered first episode has less than the full time limit and is never counted: counting such episodes only if
     they terminate would favour short ones.
     """
 
-    def __init__(self, streams: CountableStreams) -> None:
-        self.streams: Any = streams
+    def __init__(self, streams: Any) -> None:
+        self.streams, self.spec, self.n = streams, streams.spec, streams.n
+        self.assigned: Any = getattr(streams, "assigned", None)
+        """which stream plays which task (`derex.envs.multitask.TaskAssignment`); None for a single task"""
 
-    @property
-    def assigned(self) -> Any:
-        """Which stream plays which task (`derex.envs.multitask.TaskAssignment`); None for a single task."""
-        return getattr(self.streams, "assigned", None)
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of each stream's environment."""
-        return self.streams.spec
-
-    @property
-    def n(self) -> int:
-        """Number of streams."""
-        return self.streams.n
-
-    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> tuple[StatisticsState, TimeStep]:
+    def reset(self, key: PRNGKeyArray, stagger: bool = True) -> StatisticsOutput:
         """Returns the first steps of all streams and zero sums; `stagger` as in `Batched.reset`."""
         streams, step = self.streams.reset(key, stagger)
         zero, none = jnp.zeros(self.n, jnp.float32), jnp.zeros(self.n, jnp.int32)
         return StatisticsState(streams, zero, none, EpisodeSums(none, zero, none, none)), step
 
-    def step(
-        self, state: StatisticsState, actions: Shaped[Array, "n *action"], key: PRNGKeyArray
-    ) -> tuple[StatisticsState, TimeStep]:
+    def step(self, state: StatisticsState, actions: Actions, key: PRNGKeyArray) -> StatisticsOutput:
         """Returns the next step of each stream and updates the sums."""
         streams, step = self.streams.step(state.streams, actions, key)
         episode_return = jnp.where(step.first, 0, state.episode_return + step.reward)
@@ -248,12 +178,8 @@ class EpisodeStatistics:
         counted = step.last & whole
         threshold = self.streams.success_return
         success = counted & (episode_return >= (jnp.inf if threshold is None else threshold))
-        sums = EpisodeSums(
-            state.sums.episodes + counted,
-            state.sums.returns + jnp.where(counted, episode_return, 0),
-            state.sums.lengths + jnp.where(counted, episode_length, 0),
-            state.sums.successes + success,
-        )
+        finished = jnp.where(counted, episode_return, 0), jnp.where(counted, episode_length, 0)
+        sums = jax.tree.map(jnp.add, state.sums, EpisodeSums(counted, *finished, success))
         return StatisticsState(streams, episode_return, episode_length, sums), step
 
     def state_ids(self, state: StatisticsState) -> Int32[Array, " n"]:
@@ -277,43 +203,34 @@ def make_streams(env: Environment, n: int) -> EpisodeStatistics:
 # --- observations ---------------------------------------------------------------------------------------------------
 
 
+Conversion = Callable[[Any, Any], Any]
+"""(observation, reward) -> another observation; the reward is 0 at a first step"""
+
+
 class MappedEnvironment:
-    """A JAX environment with other observations: `convert(observation, reward)`, with reward 0 after a reset.
+    """A JAX environment with converted observations."""
 
-    The optional attributes in `keeps` are present if the wrapped environment has them.
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        spec: EnvironmentSpec,
-        convert: Callable[[Any, Any], Any],
-        keeps: tuple[str, ...],
-    ) -> None:
+    def __init__(self, env: Environment, spec: EnvironmentSpec, convert: Conversion) -> None:
         self.env, self.spec, self._convert = env, spec, convert
-        _copy_attributes(env, self, keeps)
+        _copy_attributes(env, self, "render", "reset_ratio", *(["state_id"] if spec.n_states else []))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Any, Any]:
         """As the environment."""
         state, observation = self.env.reset(key)
         return state, self._convert(observation, jnp.float32(0))
 
-    def step(
-        self, state: Any, action: Shaped[Array, "*action"], key: PRNGKeyArray
-    ) -> tuple[Any, Any, Float32[Array, ""], Bool[Array, ""]]:
+    def step(self, state: Any, action: Action, key: PRNGKeyArray) -> tuple[Any, Any, Array, Array]:
         """As the environment."""
         state, observation, reward, terminated = self.env.step(state, action, key)
         return state, self._convert(observation, reward), reward, terminated
 
 
 class MappedHostEnvironment:
-    """A host environment with other observations: `convert(observation, reward)`, with reward 0 at first steps."""
+    """A host environment with converted observations."""
 
-    def __init__(
-        self, env: HostEnvironment, spec: EnvironmentSpec, convert: Callable[[Any, Any], Any]
-    ) -> None:
-        self.env, self.spec, self._convert = env, spec, convert
-        _copy_attributes(env, self, ("picture",))
+    def __init__(self, env: HostEnvironment, spec: EnvironmentSpec, convert: Conversion) -> None:
+        self.env, self.spec, self._convert, self.close = env, spec, convert, env.close
+        _copy_attributes(env, self, "picture")
 
     def begin(self, seed: int) -> Any:
         """As the environment."""
@@ -324,12 +241,8 @@ class MappedHostEnvironment:
         step = self.env.act(action)
         return step._replace(observation=self._convert(step.observation, np.float32(step.reward)))
 
-    def close(self) -> None:
-        """As the environment."""
-        self.env.close()
 
-
-def _copy_attributes(env: Any, wrapper: Any, names: tuple[str, ...]) -> None:
+def _copy_attributes(env: Any, wrapper: Any, *names: str) -> None:
     """Copies the attributes that exist: `isinstance` of the protocols looks for them."""
     for name in names:
         if hasattr(env, name):
@@ -352,7 +265,7 @@ class PreviousReward(MappedEnvironment):
     """A JAX environment whose observation is {"observation": …, "reward": that of the step before, 0 at first}."""
 
     def __init__(self, env: Environment) -> None:
-        super().__init__(env, add_reward_part(env.spec), _add_reward, ("state_id", "render", "reset_ratio"))
+        super().__init__(env, add_reward_part(env.spec), _add_reward)
 
 
 def make_with_previous_reward(source: Callable[[], HostEnvironment]) -> MappedHostEnvironment:

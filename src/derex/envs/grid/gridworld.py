@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Float32, Int, Int32, PRNGKeyArray, Shaped
 
-from derex.envs.grid.maps import MOVES, Map
+from derex.envs.grid.maps import MOVES, Map, check_count, check_fraction
 from derex.types import Transitions
 
 
@@ -25,19 +25,6 @@ class GridWorld:
 
     A move into a wall or against a one-way door has no effect. With probability `slip` the chosen move is
     replaced by one drawn uniformly from all four.
-
-    Attributes:
-        map: the map.
-        slip: probability that a move is replaced.
-        start: the state in which every episode starts.
-        closed: states that cannot be entered.
-        n_states: number of floor cells n; states are numbered in reading order.
-        n_actions: 4.
-        positions: (row, column) of every state.
-        successors: next state for each state and move, without slip.
-        rooms: the room of every state, -1 for doors (see `Map.rooms`).
-        inside_shape: height and width of the bounding box of the floor cells.
-        inside_index: index of every state in that box, in reading order.
     """
 
     n_actions = len(MOVES)
@@ -60,26 +47,32 @@ class GridWorld:
         """
         self.map = map
         self.n_states = len(map.positions)
-        if not 0.0 <= slip <= 1.0:
-            raise ValueError(f"slip: a probability in [0, 1] was expected, got {slip}.")
+        """number of floor cells n; states are numbered in reading order"""
+        check_fraction("slip", slip)
         self.slip = float(slip)
         self.start = map.start if start is None else int(start)
         if not 0 <= self.start < self.n_states:
             raise ValueError(f"start: expected a state id in [0, {self.n_states - 1}], got {self.start}.")
-        self.closed = _check_closed(closed, self.n_states, self.start)
+        self.closed = np.zeros(self.n_states, bool) if closed is None else closed.copy()
+        if self.closed.shape != (self.n_states,):
+            raise ValueError(f"closed: expected a mask of shape ({self.n_states},), got {self.closed.shape}.")
+        if self.closed[self.start]:
+            raise ValueError(f"closed: start state {self.start} cannot be closed. Choose another `start`.")
         self.positions: Int32[np.ndarray, "n 2"] = map.positions
+        """(row, column) of every state"""
         self.rooms: Int32[np.ndarray, " n"] = map.rooms
-        stay = np.arange(self.n_states, dtype=np.int32)[:, None]
-        blocked = self.closed[map.successors]
-        self.successors: Int32[np.ndarray, "n 4"] = np.where(blocked, stay, map.successors)
-        corner = map.positions.min(axis=0)
-        height, width = (map.positions.max(axis=0) - corner + 1).tolist()
+        """the room of every state, -1 for doors (see `Map.rooms`)"""
+        stay, ahead = np.arange(self.n_states, dtype=np.int32)[:, None], map.successors
+        self.successors: Int32[np.ndarray, "n 4"] = np.where(self.closed[ahead], stay, ahead)
+        """next state for each state and move, without slip"""
+        inside = map.positions - map.positions.min(axis=0)
+        height, width = (inside.max(axis=0) + 1).tolist()
         self.inside_shape: tuple[int, int] = (height, width)
-        row, column = (map.positions - corner).T
-        self.inside_index: Int32[np.ndarray, " n"] = row * np.int32(width) + column
-        span = np.maximum(np.array([height, width]) - 1, 1)
-        centred = 2 * (map.positions - corner) - (np.array([height, width]) - 1)
-        self._coordinates = (centred / span).astype(np.float32)
+        """of the bounding box of the floor cells"""
+        self.inside_index: Int32[np.ndarray, " n"] = inside[:, 0] * np.int32(width) + inside[:, 1]
+        """index of every state in that box, in reading order"""
+        last = np.array([height, width]) - 1
+        self._coordinates = ((2 * inside - last) / np.maximum(last, 1)).astype(np.float32)
 
     def __repr__(self) -> str:
         return f"GridWorld({self.map.name!r}, n_states={self.n_states}, slip={self.slip}, start={self.start})"
@@ -118,11 +111,10 @@ class GridWorld:
         Returns:
             States (B, T + 1) and chosen actions (B, T), before any slip.
         """
-        _check_positive("n_envs", n_envs)
-        _check_positive("horizon", horizon)
+        check_count("n_envs", n_envs)
+        check_count("horizon", horizon)
         cumulative = _cumulative_policy(policy, self.n_states, self.n_actions)
-        first = np.full(n_envs, self.start) if starts is None else starts
-        first = jnp.asarray(first, dtype=jnp.int32)
+        first = jnp.asarray(np.full(n_envs, self.start) if starts is None else starts, dtype=jnp.int32)
         return _rollout(key, jnp.asarray(self.successors), cumulative, self.slip, first, horizon)
 
     def sample_transitions(
@@ -133,16 +125,16 @@ class GridWorld:
         If `horizon` does not divide `n`, one more episode is run and randomly chosen transitions are
         dropped: the expected frequencies are those of whole episodes for every `n` (Theorem 2).
         """
-        _check_positive("n", n)
-        _check_positive("horizon", horizon)
+        check_count("n", n)
+        check_count("horizon", horizon)
         n_envs = -(-n // horizon)
         rollout_key, drop_key = jax.random.split(key)
         states, actions = self.rollout(rollout_key, n_envs, horizon, policy)
         columns = (states[:, :-1].reshape(-1), actions.reshape(-1), states[:, 1:].reshape(-1))
-        if n == n_envs * horizon:
-            return Transitions(*columns)
-        kept = jnp.sort(jax.random.permutation(drop_key, n_envs * horizon)[:n])
-        return Transitions(*(column[kept] for column in columns))
+        if n < n_envs * horizon:
+            kept = jnp.sort(jax.random.permutation(drop_key, n_envs * horizon)[:n])
+            columns = tuple(column[kept] for column in columns)
+        return Transitions(*columns)
 
     def coordinates(self, states: Int[Any, "*batch"]) -> Float32[Any, "*batch 2"]:
         """Returns (row, column) of the states, with the floor's bounding box scaled to [-1, 1]²."""
@@ -183,32 +175,15 @@ def _rollout(
 
 def _cumulative_policy(policy: Any, n_states: int, n_actions: int) -> Float32[Array, "n 3"]:
     """Σ_{b <= a} π[s, b] for all actions but the last: inverse-transform sampling compares with these."""
-    if policy is None:
-        policy = np.full((n_states, n_actions), 1.0 / n_actions)
-    policy = np.asarray(policy, dtype=np.float64)
-    if policy.shape != (n_states, n_actions):
-        raise ValueError(
-            f"policy: expected shape ({n_states}, {n_actions}), one row for each state; got {policy.shape}."
-        )
-    if not (np.all(policy >= 0) and np.allclose(policy.sum(axis=1), 1.0, atol=1e-5)):
+    shape = n_states, n_actions
+    policy = np.full(shape, 1.0 / n_actions) if policy is None else np.asarray(policy, dtype=np.float64)
+    if policy.shape != shape:
+        raise ValueError(f"policy: expected shape {shape}, one row for each state; got {policy.shape}.")
+    sums = policy.sum(axis=1, keepdims=True)
+    if not (np.all(policy >= 0) and np.allclose(sums, 1.0, atol=1e-5)):
         raise ValueError(
             "policy: every row must be non-negative and sum to one, got sums between "
-            f"{policy.sum(axis=1).min():.4g} and {policy.sum(axis=1).max():.4g}. Normalise the rows."
+            f"{sums.min():.4g} and {sums.max():.4g}. Normalise the rows."
         )
-    cumulative = np.cumsum(policy / policy.sum(axis=1, keepdims=True), axis=1)
+    cumulative = np.cumsum(policy / sums, axis=1)
     return jnp.asarray(cumulative[:, :-1], dtype=jnp.float32)
-
-
-def _check_closed(closed: np.ndarray | None, n_states: int, start: int) -> Bool[np.ndarray, " n"]:
-    if closed is None:
-        return np.zeros(n_states, dtype=bool)
-    if closed.shape != (n_states,):
-        raise ValueError(f"closed: expected a mask of shape ({n_states},), got {closed.shape}.")
-    if closed[start]:
-        raise ValueError(f"closed: the start state {start} cannot be closed. Choose another `start`.")
-    return closed.copy()
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name}: expected at least 1, got {value}.")

@@ -9,46 +9,63 @@ chain asymmetric: symmetrising it, as the graph Laplacian must, loses structure 
 Letters in shapes: H rows and W columns, n floor cells.
 """
 
+import numbers
 import textwrap
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int8, Int32
+from scipy.ndimage import label
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 WALL = "#"
 FLOOR = "."
 START = "S"
 ARROWS = "^>v<"
-MOVE_NAMES = ("up", "right", "down", "left")
-MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], dtype=np.int32)
+AXIS_ARROWS = (("^", "v"), (">", "<"))  # along the axes of `Map.doorways`
+MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], dtype=np.int32)  # up, right, down, left
 TWO_WAY = -1
-
-_CHARACTERS = frozenset(WALL + FLOOR + START + ARROWS)
 
 
 @dataclass(frozen=True)
 class Map:
-    """A rectangular map of walls, floor and one-way doors.
-
-    Attributes:
-        name: name of the map in reports.
-        rows: one string for each row; spaces are stored as ``.``.
-    """
+    """A rectangular map of walls, floor and one-way doors."""
 
     name: str
+    """in reports"""
     rows: tuple[str, ...]
+    """one string for each row; spaces are stored as ``.``"""
 
     def __post_init__(self) -> None:
         rows = tuple(row.replace(" ", FLOOR) for row in self.rows)
-        _check_rows(self.name, rows)
+        widths = sorted({len(row) for row in rows})
+        unknown = sorted(set("".join(rows)) - set(WALL + FLOOR + START + ARROWS))
+        starts = sum(row.count(START) for row in rows)
+        for wrong, problem in (
+            (
+                len(widths) != 1,
+                f"rows must be equally long, got widths {widths}. Pad short rows with {WALL!r} or {FLOOR!r}; editors "
+                "often strip spaces at the ends of lines.",
+            ),
+            (
+                unknown,
+                f"unknown characters {unknown}. Use {WALL!r} for walls, {FLOOR!r} or a space for floor, {START!r} for "
+                f"the start and {' '.join(ARROWS)} for one-way doors.",
+            ),
+            (set("".join(rows)) <= {WALL}, f"there is no floor cell. Draw at least one {FLOOR!r}."),
+            (starts > 1, f"{starts} start cells {START!r}, expected at most one."),
+        ):
+            if wrong:
+                raise ValueError(f"map {self.name!r}: {problem}")
         object.__setattr__(self, "rows", rows)
 
     @classmethod
     def from_text(cls, text: str, name: str = "map") -> "Map":
-        """Reads a map from a (possibly indented) block of text, one line for each row.
+        """Reads a map from a block of text, one line for each row.
 
         Common indentation is removed, so write floor in an outermost column as ``.``, not as a space.
         """
@@ -118,8 +135,7 @@ class Map:
     def doorways(self) -> Int8[np.ndarray, "H W"]:
         """The axis along which a cell is a passage: 0 up-down, 1 left-right, -1 not a passage.
 
-        A passage is a floor cell with floor on two opposite sides and walls on the two others: the
-        doors of a map of rooms, the corridors of a maze.
+        A passage, such as a door or a maze's corridor, has floor on two opposite sides and walls on the two others.
         """
         floor = np.pad(self.floor, 1)
         up, down = floor[:-2, 1:-1], floor[2:, 1:-1]
@@ -135,13 +151,8 @@ class Map:
 
         Rooms are the connected components after removing all passages (`doorways`) and one-way doors.
         """
-        in_room = (self.doorways < 0) & (self.arrows == TWO_WAY)
-        inside = in_room[self.positions[:, 0], self.positions[:, 1]]
-        rooms = np.full(len(self.positions), -1, dtype=np.int32)
-        for state in np.flatnonzero(inside):
-            if rooms[state] < 0:
-                rooms[reachable(self.successors, int(state), inside)] = rooms.max() + 1
-        return _frozen(rooms)
+        inside, _ = label((self.doorways < 0) & (self.arrows == TWO_WAY) & self.floor)
+        return _frozen(inside[self.floor].astype(np.int32) - 1)
 
     def reachable(self, start: int | None = None) -> Bool[np.ndarray, " n"]:
         """Returns a mask of the states reachable from `start` (default: the map's start)."""
@@ -155,42 +166,12 @@ class Map:
         return Map(name or self.name, tuple("".join(row) for row in characters))
 
 
-def reachable(
-    successors: Int32[np.ndarray, "n 4"], start: int, allowed: Bool[np.ndarray, " n"] | None = None
-) -> Bool[np.ndarray, " n"]:
-    """Returns a mask of the states reachable from `start` through `allowed` states (default: all)."""
-    table = successors.tolist()
-    open_ = [True] * len(table) if allowed is None else allowed.tolist()
-    found = np.zeros(len(table), dtype=bool)
-    found[start] = True
-    queue = deque([start])
-    while queue:
-        for state in table[queue.popleft()]:
-            if open_[state] and not found[state]:
-                found[state] = True
-                queue.append(state)
-    return found
-
-
-def _check_rows(name: str, rows: tuple[str, ...]) -> None:
-    widths = sorted({len(row) for row in rows})
-    if len(widths) != 1:
-        raise ValueError(
-            f"map {name!r}: rows must be equally long, got widths {widths}. Pad short rows with "
-            f"{WALL!r} or {FLOOR!r}; editors often strip spaces at the ends of lines."
-        )
-    unknown = sorted(set("".join(rows)) - _CHARACTERS)
-    if unknown:
-        raise ValueError(
-            f"map {name!r}: unknown characters {unknown}. Use {WALL!r} for walls, {FLOOR!r} or a space for "
-            f"floor, {START!r} for the start and {' '.join(ARROWS)} for one-way doors."
-        )
-    floor = sum(len(row) - row.count(WALL) for row in rows)
-    if floor == 0:
-        raise ValueError(f"map {name!r}: there is no floor cell. Draw at least one {FLOOR!r}.")
-    starts = sum(row.count(START) for row in rows)
-    if starts > 1:
-        raise ValueError(f"map {name!r}: {starts} start cells {START!r}, expected at most one.")
+def reachable(successors: Int32[np.ndarray, "n 4"], start: int) -> Bool[np.ndarray, " n"]:
+    """Returns a mask of the states reachable from `start`."""
+    n, moves = successors.shape
+    edges = np.ones(successors.size), successors.ravel(), np.arange(0, successors.size + 1, moves)
+    found = breadth_first_order(csr_array(edges, shape=(n, n)), start, return_predecessors=False)
+    return np.isin(np.arange(n), found)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -218,9 +199,6 @@ FOUR_ROOMS = Map.from_text(
 )
 """The four rooms of Figures 2 and 3: 104 floor cells inside 11 x 11; starts in the top-left corner."""
 
-# The two arrows along each axis of a passage (`Map.doorways`): 0 up-down, 1 left-right.
-_AXIS_ARROWS = {0: (ARROWS[0], ARROWS[2]), 1: (ARROWS[1], ARROWS[3])}
-
 
 def random_maze(
     seed: int, size: int = 13, loops: float | int = 0.1, one_way: float | int = 0.2, name: str | None = None
@@ -231,25 +209,23 @@ def random_maze(
         seed: seed of the generator.
         size: side of the square map, frame included; odd, at least 5.
         loops: fraction of the walls left by the spanning tree that are opened.
-        one_way: fraction of the corridor cells to turn into one-way doors; fewer if more would make a
-            cell unreachable from the start.
+        one_way: fraction of the corridor cells to turn into one-way doors; fewer where that cuts off a cell.
         name: name of the map; by default it contains the size and the seed.
     """
     if size < 5 or size % 2 == 0:
         raise ValueError(f"size: an odd number of at least 5 was expected, got {size}. Try {size | 1}.")
-    _check_fraction("loops", loops)
-    _check_fraction("one_way", one_way)
+    check_fraction("loops", loops)
+    check_fraction("one_way", one_way)
     rng = np.random.default_rng(seed)
     grid = np.full((size, size), WALL)
     grid[1::2, 1::2] = FLOOR
     for wall in _spanning_tree(size // 2, rng):
         grid[wall] = FLOOR
-    closed = [wall for wall in _inner_walls(size) if grid[wall] == WALL]
+    closed = np.argwhere(grid[1:-1, 1:-1] == WALL) + 1
+    closed = closed[closed.sum(axis=1) % 2 == 1]  # between two neighbouring cells of the lattice
     for index in rng.permutation(len(closed))[: round(loops * len(closed))]:
-        grid[closed[index]] = FLOOR
-    maze = _to_map(grid, name or f"maze {size}x{size} #{seed}")
-    passages = _two_way_passages(maze)
-    return _turn_one_way(maze, round(one_way * len(passages)), rng)[0]
+        grid[tuple(closed[index])] = FLOOR
+    return _finish(grid, name or f"maze {size}x{size} #{seed}", one_way, rng)
 
 
 def random_rooms(
@@ -267,14 +243,12 @@ def random_rooms(
         rows: rows of rooms.
         cols: columns of rooms.
         room: side of a room in cells, at least 2.
-        one_way: fraction of the doors to turn into one-way doors; a door stays two-way if both
-            directions would make a room unreachable from the start.
+        one_way: fraction of the doors to turn into one-way doors; fewer where that cuts off a room.
         name: name of the map; by default it contains the size and the seed.
     """
     for argument, value, least in (("rows", rows, 1), ("cols", cols, 1), ("room", room, 2)):
-        if value < least:
-            raise ValueError(f"{argument}: expected at least {least}, got {value}.")
-    _check_fraction("one_way", one_way)
+        check_count(argument, value, least)
+    check_fraction("one_way", one_way)
     rng = np.random.default_rng(seed)
     pitch = room + 1
     grid = np.full((rows * pitch + 1, cols * pitch + 1), FLOOR)
@@ -285,8 +259,7 @@ def random_rooms(
             grid[row * pitch + rng.integers(1, pitch), (col + 1) * pitch] = FLOOR
         if row + 1 < rows:
             grid[(row + 1) * pitch, col * pitch + rng.integers(1, pitch)] = FLOOR
-    drawn = _to_map(grid, name or f"rooms {rows}x{cols} #{seed}")
-    return _turn_one_way(drawn, round(one_way * len(_two_way_passages(drawn))), rng)[0]
+    return _finish(grid, name or f"rooms {rows}x{cols} #{seed}", one_way, rng)
 
 
 def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
@@ -299,7 +272,8 @@ def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
         raise ValueError(f"n: expected a number of doors >= 0, got {n}.")
     if not map.reachable().all():
         raise ValueError(f"map: {map.name!r} has floor cells that its start does not reach already.")
-    turned, count = _turn_one_way(map, n, np.random.default_rng(seed))
+    turned = _turn_one_way(map, n, np.random.default_rng(seed))
+    count = int((turned.arrows != map.arrows).sum())
     if count < n:
         raise ValueError(
             f"n: only {count} doors of {map.name!r} could be made one-way without making a cell "
@@ -308,26 +282,22 @@ def one_way_doors(map: Map, n: int, seed: int, name: str | None = None) -> Map:
     return Map(name or f"{map.name}, {n} one-way", turned.rows)
 
 
-def _turn_one_way(map: Map, n: int, rng: np.random.Generator) -> tuple[Map, int]:
-    """Turns up to `n` passages one-way, in random order and direction, keeping every cell reachable."""
-    passages = _two_way_passages(map)
-    turned = 0
-    for index in rng.permutation(len(passages)):
-        if turned == n:
+def _turn_one_way(map: Map, n: int | float, rng: np.random.Generator) -> Map:
+    """Turns `n` doors or corridor cells, or that fraction of them, one-way, in random order and direction.
+
+    Every cell stays reachable: fewer are turned if necessary. The start is never turned.
+    """
+    passages = np.argwhere((map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start))
+    left = round(n * len(passages)) if isinstance(n, float) else n
+    for row, column in passages[rng.permutation(len(passages))].tolist():
+        if not left:
             break
-        row, column = passages[index]
-        for arrow in rng.permutation(_AXIS_ARROWS[int(map.doorways[row, column])]):
+        for arrow in rng.permutation(AXIS_ARROWS[map.doorways[row, column]]):
             candidate = map.replace_cells({(row, column): str(arrow)})
             if candidate.reachable().all():
-                map, turned = candidate, turned + 1
+                map, left = candidate, left - 1
                 break
-    return map, turned
-
-
-def _two_way_passages(map: Map) -> list[tuple[int, int]]:
-    """Returns the doors and corridor cells that are not one-way, excluding the start."""
-    free = (map.doorways >= 0) & (map.arrows == TWO_WAY) & (map.state_ids != map.start)
-    return [(int(row), int(column)) for row, column in np.argwhere(free)]
+    return map
 
 
 def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -338,25 +308,30 @@ def _spanning_tree(side: int, rng: np.random.Generator) -> Iterator[tuple[int, i
         row, col = path[-1]
         around = [(row - 1, col), (row, col + 1), (row + 1, col), (row, col - 1)]
         fresh = [(r, c) for r, c in around if 0 <= r < side and 0 <= c < side and (r, c) not in seen]
-        if not fresh:
+        if fresh:
+            r, c = fresh[rng.integers(len(fresh))]
+            seen.add((r, c))
+            path.append((r, c))
+            yield row + r + 1, col + c + 1
+        else:
             path.pop()
-            continue
-        r, c = fresh[rng.integers(len(fresh))]
-        seen.add((r, c))
-        path.append((r, c))
-        yield row + r + 1, col + c + 1
 
 
-def _inner_walls(size: int) -> list[tuple[int, int]]:
-    """Returns the cells between two neighbouring cells of the maze's lattice."""
-    return [(r, c) for r in range(1, size - 1) for c in range(1, size - 1) if (r + c) % 2 == 1]
-
-
-def _to_map(grid: np.ndarray, name: str) -> Map:
+def _finish(grid: np.ndarray, name: str, one_way: float | int, rng: np.random.Generator) -> Map:
+    """Marks the start and turns a fraction of the passages one-way."""
     grid[1, 1] = START
-    return Map(name, tuple("".join(row) for row in grid))
+    return _turn_one_way(Map(name, tuple("".join(row) for row in grid)), float(one_way), rng)
 
 
-def _check_fraction(name: str, value: float | int) -> None:
+def check_fraction(name: str, value: float | int) -> None:
+    """Raises ValueError unless the value is in [0, 1]."""
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name}: a fraction in [0, 1] was expected, got {value}.")
+        raise ValueError(f"{name}: expected a number in [0, 1], got {value}.")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raises TypeError unless the value is an integer, and ValueError unless it is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: expected an integer, got {value!r} of type {type(value).__name__}.")
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}.")
