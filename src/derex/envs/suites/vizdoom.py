@@ -9,6 +9,7 @@ terminated one repeats the last screen.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ SCREEN = "RES_160X120"  # the smallest supported; twice as fast as the default 3
 SUCCESS = {"VizdoomMyWayHome": 0.5}
 """smallest return of a success: the armour gives 1, and each of up to 2100 frames costs 0.0001"""
 
+ENGINE_FOLDER = "_vizdoom"
 PICTURE_RANK = 3
 _BUFFERS = {
     "screen": "screen_buffer",
@@ -104,6 +106,8 @@ def make(name: str) -> VizDoom:
         others = [each for each in present if re.sub(r"-v\d+$", "", each) == stem]
         base = others[-1] if others else base
     check_name("vizdoom", base, present)
+    # The engine looks for this folder and then makes it: of two that start together, one crashes.
+    Path(ENGINE_FOLDER).mkdir(exist_ok=True)
     env = gymnasium.make_registered(registry.spec(base), frame_skip=repeats, screen_resolution=SCREEN)
     return VizDoom(env, f"vizdoom:{name}", repeats, SUCCESS.get(stem.removesuffix("-MultiBinary")))
 
