@@ -158,15 +158,17 @@ def test_a_narrow_terminal_loses_no_cell(
     assert max(map(len, text.splitlines())) <= max(width, 9 * (6 + 2))
 
 
-def test_columns_give_way_where_they_have_most_to_spare() -> None:
-    rows = [["0.25", "four-rooms and more"]]
-    assert parsing.column_widths(["captured energy", "map"], rows, 99) == [15, 19]
-    assert parsing.column_widths(["captured energy", "map"], rows, 20) == [7, 13]
-    assert parsing.column_widths(["captured energy", "map"], rows, 5) == [4, 10]
+def test_wide_columns_wrap_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "22")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    parsing.print_table(["captured energy", "map"], [["0.25", "four-rooms"]])
+    head, more, _, row, *_ = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert (head.split(), more.split()) == (["captured"], ["energy", "map"])
+    assert row.split() == ["0.25", "four-rooms"]
 
 
 def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"has 1 cells and there are 2 columns"):
+    with pytest.raises(ValueError, match=r"rows: .* a cell for each of the columns"):
         StudyResult(Path("a.html"), ("what", "learnt"), (("error",),))
 
 

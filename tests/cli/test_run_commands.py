@@ -11,7 +11,7 @@ import pytest
 
 from derex import cli
 from derex._text import install_command
-from derex.cli.envs import action_text, suites_found
+from derex.cli.envs import action_text, list_suites
 from derex.envs import make, names, registry
 from derex.envs.registry import SUITES
 from derex.types import MultiDiscrete
@@ -129,16 +129,16 @@ def test_envs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_suite_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "is_installed", lambda suite: False)
-    found = {suite.name: suite for suite in suites_found()}
-    assert not any(suite.installed for suite in found.values())
-    assert found["gymnax"].install == install_command("gymnax")
-    assert found["babyai"].install == install_command("minigrid")
-    assert found["dmlab"].install == "no package; see docs/environments.md"
+    found = {suite["name"]: suite for suite in list_suites()}
+    assert not any(suite["installed"] for suite in found.values())
+    assert found["gymnax"]["install"] == install_command("gymnax")
+    assert found["babyai"]["install"] == install_command("minigrid")
+    assert found["dmlab"]["install"] == "no package; see docs/environments.md"
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_that_steps_many_at_once_says_so(suite: str) -> None:
-    found = {each.name: each.runs for each in suites_found()}
+    found = {each["name"]: each["runs"] for each in list_suites()}
     entry = SUITES[suite]
     threads = hasattr(importlib.import_module(entry.module), "make_many")
     assert found[suite] == (

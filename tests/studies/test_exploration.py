@@ -20,13 +20,14 @@ from derex.report.data import Curve
 from derex.representations.methods import METHODS
 from derex.studies import exploration as running
 from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden, resolved
-from derex.studies.exploration_report import (
+from derex.studies.exploration import (
     COLUMNS,
-    KeptRuns,
     Run,
     column,
     final,
+    load_run,
     panels_of,
+    prepare_run,
     steps_until_solved,
     summarise,
     table_row,
@@ -286,10 +287,12 @@ def test_a_run_whose_config_is_damaged_can_be_trained_again(toy, copied, config)
     file.unlink() if config is None else file.write_text(config)
     with pytest.raises(FileExistsError, match="holds no run"):
         claim_folder(asked.out, asked.overwrite)
-    KeptRuns(study).begin(case, asked)
+    header = copied / "cases" / f"{case.name}.json"
+    assert load_run(header, asked) is not None
+    prepare_run(header, asked)
     claim_folder(asked.out, asked.overwrite)
     assert not list(asked.out.iterdir())
-    assert KeptRuns(study).get(case, asked) is None
+    assert load_run(header, asked) is None
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(toy, copied, trained, monkeypatch):

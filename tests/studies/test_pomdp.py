@@ -15,11 +15,9 @@ from derex.envs import FOUR_ROOMS, GridWorld
 from derex.estimators import streams
 from derex.progress import ProgressBar
 from derex.studies import pomdp as running
-from derex.studies.common import claim_folder
+from derex.studies.common import claim_folder, summarise_groups
 from derex.studies.definitions import FEW, PomdpCase, PomdpStudy, resolved
-from derex.studies.pomdp import KeptCases
 from derex.studies.pomdp_cases import evaluate, make_data
-from derex.studies.pomdp_report import summarise
 
 # Both p ask for the same networks and as many updates, so that their programs are compiled once.
 TOY = PomdpStudy(
@@ -137,12 +135,13 @@ def test_pictures_page_and_rows(toy):
 def test_summary_is_over_seeds_and_leaves_out_what_is_not_known(toy):
     row = read_metrics(toy[0])["results"][1]
     other = row | {"seed": 1, "decoded_accuracy": row["decoded_accuracy"] + 0.5, "trace_exact": None}
-    (entry,) = summarise([row, other])
+    keys, names = ("purpose", "p", "k"), ("decoded_accuracy", "trace_exact")
+    (entry,) = summarise_groups([row, other], keys, names)
     assert entry["seeds"] == 2
     assert entry["decoded_accuracy"]["mean"] == pytest.approx(row["decoded_accuracy"] + 0.25)
     assert entry["decoded_accuracy"]["min"] == row["decoded_accuracy"]
     assert entry["trace_exact"]["mean"] == row["trace_exact"]
-    (entry,) = summarise([other])
+    (entry,) = summarise_groups([other], keys, names)
     assert "trace_exact" not in entry
 
 
@@ -179,11 +178,11 @@ def test_a_finished_study_runs_nothing_again_and_a_new_p_only_itself(copied, eva
 @pytest.fixture
 def pretended(toy, evaluated, monkeypatch):
     """As `evaluated`, with outcomes of the shared run in the place of new ones."""
-    finished = KeptCases(replace(TOY, out=toy[0]))
+    finished = replace(TOY, out=toy[0])
 
     def spy(study, group, *_):
         evaluated.extend(case.name for case in group)
-        yield from ((case, finished.get(replace(case, seed=0))) for case in group)
+        yield from ((case, running.load_outcome(finished, replace(case, seed=0))) for case in group)
 
     monkeypatch.setattr(running, "evaluate", spy)
     return evaluated
@@ -283,7 +282,7 @@ def test_a_damaged_case_is_computed_again(copied, pretended, capsys, name):
 def test_a_damaged_checkpoint_is_removed_and_the_fit_starts_again(toy, copied, evaluated, capsys):
     case = TOY.cases()[0]
     (copied / "cases" / f"{case.name}.npz").unlink()
-    checkpoint = KeptCases(replace(TOY, out=copied)).checkpoint(case)
+    checkpoint = running.prepare_checkpoint(replace(TOY, out=copied), case)
     checkpoint.write_bytes(b"PK\x03\x04 half a model")
     running.run(replace(TOY, out=copied))
     assert evaluated == [case.name]

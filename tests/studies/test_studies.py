@@ -10,9 +10,17 @@ import pytest
 from derex.report import load_comparison
 from derex.studies.asymmetry import make_maze, value_error
 from derex.studies.asymmetry import run as run_asymmetry
-from derex.studies.common import Setting, claim_folder, fit_and_score, make_problem, named_map
+from derex.studies.common import claim_folder, fit_and_score, make_problem, named_map
 from derex.studies.decomposition import run as run_decomposition
-from derex.studies.definitions import FIGURE, AsymmetryStudy, PixelsStudy, TabularStudy, UnseenStudy, resolved
+from derex.studies.definitions import (
+    FIGURE,
+    AsymmetryStudy,
+    PixelsStudy,
+    Setting,
+    TabularStudy,
+    UnseenStudy,
+    resolved,
+)
 from derex.studies.unseen import run as run_unseen
 
 

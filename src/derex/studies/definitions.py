@@ -6,9 +6,9 @@ Options of agents and representations are in `derex.training.presets`.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from derex._text import PathOption, convert_path
 
@@ -17,40 +17,53 @@ Study = TypeVar("Study")
 
 
 class _Default:
-    """Mixed into the type of a value, so that the default can be told from an equal value that was given."""
+    """Part of the type of a default, so that it can be told from an equal value that was given."""
 
     full: Any
     quick: Any
 
 
-class _Number(_Default, int): ...
+class _DefaultInt(_Default, int): ...
 
 
-class _Several(_Default, tuple): ...
+class _DefaultTuple(_Default, tuple): ...
 
 
 def either(full: Value, *, quick: Value) -> Value:
     """The default of a study's field, an integer or a tuple: `full`, or `quick` with --quick."""
     given: Any = full
-    default: Any = _Number(given) if isinstance(given, int) else _Several(given)
+    default: Any = _DefaultInt(given) if isinstance(given, int) else _DefaultTuple(given)
     default.full, default.quick = full, quick
     return default
 
 
 def resolved(study: Study) -> Study:
-    """The study as it is run, in plain values: the user's, and defaults by its `quick` where none were given."""
-    given: Any = study
-    values = {field.name: getattr(given, field.name) for field in fields(given)}
+    """The study as it is run, in plain values: those that were given, else the defaults, short ones with --quick."""
+    options: Any = study
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
     defaults = {name: value for name, value in values.items() if isinstance(value, _Default)}
-    chosen = {name: value.quick if given.quick else value.full for name, value in defaults.items()}
-    return replace(given, **chosen)
+    chosen = {name: value.quick if options.quick else value.full for name, value in defaults.items()}
+    return replace(options, **chosen)
 
 
-Cell = tuple[str, int, float | str, str]  # objective, k, λ_r, control
+class Setting(NamedTuple):
+    """How one decomposition is learnt: a cell of a study's grid."""
 
-FIGURE: Cell = ("derex", 2, 1.0, "")  # the paper's figures: two dimensions, λ_r = 1
-CONTROLS: tuple[Cell, ...] = (("derex", 16, 10.0, "untrained"), ("derex", 16, 10.0, "shuffled"))
-QUICK: tuple[Cell, ...] = (("derex", 16, 10.0, ""), ("nested", 16, 10.0, ""), *CONTROLS)
+    objective: str
+    k: int
+    lambda_r: float | str = 10.0
+    control: str = ""
+    """untrained, shuffled, or none"""
+
+    @property
+    def label(self) -> str:
+        weight = f", λ_r = {self.lambda_r}" if self.objective == "derex" else ""
+        return f"{self.control or self.objective}, k = {self.k}{weight}"
+
+
+FIGURE = Setting("derex", 2, 1.0)  # the paper's figures: two dimensions, λ_r = 1
+CONTROLS = tuple(Setting("derex", 16, control=control) for control in ("untrained", "shuffled"))
+QUICK = (Setting("derex", 16), Setting("nested", 16), *CONTROLS)
 
 
 class _OutIsPath:
@@ -80,24 +93,20 @@ class TabularStudy(_OutIsPath):
     name: ClassVar[str] = "tabular"
     figure: ClassVar[str] = "Figure 2"
     encoder: ClassVar[str] = "tabular"
-    grid: ClassVar[tuple[Cell, ...]] = (
-        *(("nested", k, 10.0, "") for k in (2, 3, 8, 16, 64)),
-        *(("derex", k, 10.0, "") for k in (2, 3, 8, 16)),
-        ("derex", 64, "grow", ""),
+    grid: ClassVar[tuple[Setting, ...]] = (
+        *(Setting("nested", k) for k in (2, 3, 8, 16, 64)),
+        *(Setting("derex", k) for k in (2, 3, 8, 16)),
+        Setting("derex", 64, "grow"),
         *CONTROLS,
     )
 
 
 @dataclass(frozen=True)
-class PixelsStudy(_OutIsPath):
+class PixelsStudy(TabularStudy):
     """Figure 3: states as 30×30 pictures through a convolutional network. Learnt against exact, with controls."""
 
     out: PathOption = Path("results/pixels")
     """folder for pictures, metrics.json and report.html"""
-    quick: bool = False
-    """a short look: four rooms, one seed, a few fits"""
-    seeds: int = either(3, quick=1)
-    """each seed draws its own data, networks and, for mazes, map"""
     maps: tuple[str, ...] = either(("four-rooms", "rooms"), quick=("four-rooms",))
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
     transitions: int = either(100_000, quick=50_000)
@@ -108,9 +117,9 @@ class PixelsStudy(_OutIsPath):
     name: ClassVar[str] = "pixels"
     figure: ClassVar[str] = "Figure 3"
     encoder: ClassVar[str] = "conv"
-    grid: ClassVar[tuple[Cell, ...]] = (
-        *(("nested", k, 10.0, "") for k in (3, 8, 16, 64)),
-        *(("derex", k, 10.0, "") for k in (3, 8, 16)),
+    grid: ClassVar[tuple[Setting, ...]] = (
+        *(Setting("nested", k) for k in (3, 8, 16, 64)),
+        *(Setting("derex", k) for k in (3, 8, 16)),
         *CONTROLS,
     )
 
@@ -195,12 +204,10 @@ class PomdpCase:
 
     @property
     def name(self) -> str:
-        """For files."""
         return f"{self.purpose}-p{self.p:.12g}-k{self.k}-seed{self.seed}"
 
     @property
     def label(self) -> str:
-        """For people."""
         return f"p = {self.p:g}, k = {self.k}, {WORDS[self.purpose]}"
 
     def steps(self, study: PomdpStudy) -> int:
@@ -208,17 +215,13 @@ class PomdpCase:
         hard = self.k > FEW and (self.p > 0.5 or self.random_start)
         return study.steps if hard else max(1, study.steps // 2)
 
-    def described(self) -> dict[str, Any]:
-        """Plain values for metrics.json."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class PomdpStudy(_OutIsPath):
     """Section 5 and appendix D: beliefs, representations and bonuses of histories when the agent is hidden."""
 
     out: PathOption = Path("results/pomdp")
-    """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
+    """folder for pictures, metrics.json and report.html; an interrupted run is resumed"""
     quick: bool = False
     """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
     p: tuple[float, ...] = either((0.0, 0.3, 0.6, 0.9), quick=(0.3, 0.6))
@@ -270,7 +273,6 @@ class PomdpStudy(_OutIsPath):
         return [case for group in self.groups() for case in group]
 
 
-DEREX = "derex"  # the one method that is run in several forms
 BASELINE = "vmpo"  # what overheads are relative to
 FORMS = ("histories", "states", "belief")
 HIDDEN_FORMS = ("histories", "belief")  # where one observation is not the state
@@ -287,12 +289,10 @@ class ExplorationCase:
 
     @property
     def name(self) -> str:
-        """For folders."""
         return "-".join(re.sub(r"[^\w.-]+", "-", part) for part in (self.env, self.method, self.form) if part)
 
     @property
     def label(self) -> str:
-        """The method, for people."""
         return f"{self.method}, {self.form}" if self.form else self.method
 
 
@@ -333,16 +333,14 @@ class ExplorationStudy(_OutIsPath):
 
     def cases(self) -> list[ExplorationCase]:
         """The grid: for each environment the methods, `derex` in the forms that make sense there."""
-        return [
-            ExplorationCase(env, method, form)
-            for env in self.envs
-            for method in self.methods
-            for form in (self._forms_on(env) if method == DEREX else ("",))
-        ]
-
-    def _forms_on(self, env: str) -> tuple[str, ...]:
-        sensible = HIDDEN_FORMS if is_hidden(env) else FORMS
-        return tuple(form for form in self.forms if form in sensible) or sensible[:1]
+        grid = []
+        for env in self.envs:
+            sensible = HIDDEN_FORMS if is_hidden(env) else FORMS
+            chosen = tuple(form for form in self.forms if form in sensible) or sensible[:1]
+            for method in self.methods:
+                forms = chosen if method == "derex" else ("",)
+                grid += [ExplorationCase(env, method, form) for form in forms]
+        return grid
 
 
 def is_hidden(env: str) -> bool:
