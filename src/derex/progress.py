@@ -87,13 +87,13 @@ class ProgressBar:
         count = f"{short_count(done)}/{short_count(total)}"
         left = f", {max(total - done, 0) * copies / rate:.0f} s left" if rate else ""
         speed = f"{short_count(rate)} steps/s" if rate else ""
-        line = ", ".join(filter(None, (count, speed))) + left
-        if self._tasks == 1:
+        line = "  ".join(filter(None, (", ".join(filter(None, (count, speed))) + left, news)))
+        if self._tasks == 1:  # the bar itself has the count and the time left
             self.show("  ".join(filter(None, (speed, news))), done / max(total, 1), count)
         else:
-            self.show("  ".join(filter(None, (line, news))), done / max(total, 1))
+            self.show(line, done / max(total, 1))
         if self._enabled and not self._live and now - self._last_line > LINE_SECONDS:
-            self.print(self._labelled("  ".join(filter(None, (line, news)))))
+            self.print(self._labelled(line))
             self._last_line = now
 
     def finish(self, result: str = "") -> None:

@@ -192,8 +192,8 @@ def test_numbers_picture_page_and_rows(toy):
         assert text in page
     assert "<code>runs/rooms-chain-2-vmpo</code>" in page
     assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*\b(?:src|href)=["'](?!data:)""", page)
-    assert result.columns == COLUMNS
-    assert [row[:2] for row in result.rows] == [(ENV, "vmpo"), (ENV, "derex, states")]
+    assert result.table.columns == COLUMNS
+    assert [row[:2] for row in result.table.rows] == [(ENV, "vmpo"), (ENV, "derex, states")]
 
 
 # ------------------------------------------------------------------------------------------- going on
@@ -303,7 +303,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(toy, copied, trained, monk
 
     monkeypatch.setattr(running, "train", diverge)
     result = running.run(replace(TOY, out=copied))
-    assert [row[1:3] for row in result.rows][1] == ("vmpo", "diverged")
+    assert [row[1:3] for row in result.table.rows][1] == ("vmpo", "diverged")
     metrics = read_json(copied / "metrics.json")
     assert [entry["label"] for entry in metrics["results"]] == ["derex, states"]
     assert metrics["results"][0]["overhead"] is None

@@ -120,14 +120,14 @@ def test_pictures_page_and_rows(toy):
     assert "Accuracy of beliefs" in page
     assert "Bonuses and clocks" in page
     assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*\b(?:src|href)=["'](?!data:)""", page)
-    assert len(result.rows) == 4
-    assert [row[0] for row in result.rows][:2] == [
+    assert len(result.table.rows) == 4
+    assert [row[0] for row in result.table.rows][:2] == [
         "p = 0, k = 3, few features",
         "p = 0, k = 5, many features",
     ]
     summary = read_metrics(out)["summary"]
-    for cells, entry in zip(result.rows, summary, strict=True):
-        shown = dict(zip(result.columns, cells, strict=True))
+    for cells, entry in zip(result.table.rows, summary, strict=True):
+        shown = dict(zip(result.table.columns, cells, strict=True))
         assert shown["accuracy"] == f"{entry['decoded_accuracy']['mean']:.3f}"
         assert shown["exact ~ 1/d"] == f"{entry['spearman_exact']['mean']:.3f}"
 

@@ -31,7 +31,7 @@ def four_rooms():
 
 @pytest.mark.parametrize(("objective", "off_diagonal"), [("derex", 0.05), ("nested", 0.02)])
 def test_tabular_fit_is_the_exact_decomposition(four_rooms, objective, off_diagonal):
-    scores = fit_and_score(four_rooms, "tabular", Setting(objective, 16), 0, steps=1500).scores
+    _, scores = fit_and_score(four_rooms, "tabular", Setting(objective, 16), 0, steps=1500)
     assert scores["captured_energy"] > 0.995
     assert scores["trace_ratio"] == pytest.approx(1.0, abs=0.02)
     assert scores["largest_off_diagonal"] < off_diagonal
@@ -40,7 +40,7 @@ def test_tabular_fit_is_the_exact_decomposition(four_rooms, objective, off_diago
 
 @pytest.mark.parametrize("control", ["untrained", "shuffled"])
 def test_controls_capture_little(four_rooms, control):
-    scores = fit_and_score(four_rooms, "tabular", Setting("derex", 16, control=control), 0, steps=300).scores
+    _, scores = fit_and_score(four_rooms, "tabular", Setting("derex", 16, control=control), 0, steps=300)
     assert scores["captured_energy"] < 0.6
     assert abs(scores["trace_ratio"]) < 0.3
 
@@ -48,7 +48,7 @@ def test_controls_capture_little(four_rooms, control):
 def test_a_maze_with_one_way_doors_is_decomposed_exactly():
     problem = make_problem("maze", 7, 50_000)
     assert any(arrow in "".join(problem.world.map.rows) for arrow in "<>^v")
-    scores = fit_and_score(problem, "tabular", Setting("nested", 16), 0, steps=2000).scores
+    _, scores = fit_and_score(problem, "tabular", Setting("nested", 16), 0, steps=2000)
     assert scores["captured_energy"] > 0.995
 
 
@@ -169,6 +169,6 @@ def test_unknown_map_is_refused(tmp_path):
 @pytest.mark.slow
 def test_pixels_reach_their_target():
     problem = make_problem("rooms", 0, 50_000)
-    scores = fit_and_score(problem, "conv", Setting("derex", 16), 0, steps=1500).scores
+    _, scores = fit_and_score(problem, "conv", Setting("derex", 16), 0, steps=1500)
     assert scores["captured_energy"] > 0.98
     assert scores["spearman"] > scores["spearman_exact"] - 0.03

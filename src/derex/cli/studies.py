@@ -97,11 +97,11 @@ def _run_study(name: str, config: Any) -> StudyResult:
 
 def show(results: list[tuple[str, StudyResult]]) -> None:
     """Prints one table of all studies' numbers, then the paths of their pages."""
-    columns = list(dict.fromkeys(column for _, result in results for column in result.columns))
+    columns = list(dict.fromkeys(column for _, result in results for column in result.table.columns))
     rows = []
     for name, result in results:
-        for row in result.rows:
-            cells = dict(zip(result.columns, row, strict=True))
+        for row in result.table.rows:
+            cells = dict(zip(result.table.columns, map(str, row), strict=True))
             rows.append([name, *(cells.get(column, "") for column in columns)])
     print_table(["study", *columns], rows)
     print("\nOpen in a browser:")

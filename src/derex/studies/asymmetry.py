@@ -61,16 +61,16 @@ def run(study: AsymmetryStudy) -> StudyResult:
     summary = [_summarise(errors_of, doors) for doors in config.doors]
     common.write_metrics(config, results=rows, summary=summary)
     columns = (DOORS_LABEL, *LABELS.values(), "excess, learnt", "excess, exact")
-    cells = tuple(
+    cells = [
         (
             str(entry["doors"]),
             *("{:.4f} [{:.4f}, {:.4f}]".format(*entry[name]) for name in LABELS),
             *("{:+.4f} [{:+.4f}, {:+.4f}]".format(*entry[name]) for name in EXCESSES),
         )
         for entry in summary
-    )
-    page = _write_report(config, summary, Table("Errors", columns, cells))
-    return StudyResult(page=page, columns=columns, rows=cells)
+    ]
+    table = Table("Errors", columns, tuple(cells))
+    return StudyResult(_write_report(config, summary, table), table)
 
 
 def make_maze(config: AsymmetryStudy, doors: int, seed: int) -> Problem:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from derex.decomposition import exact, scores
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.envs import FOUR_ROOMS, GridWorld, Map, frames, random_maze, random_rooms
 from derex.estimators import DeRex
-from derex.report import GridMap
+from derex.report import GridMap, RepresentationView, Table
 from derex.report.files import read_json, write_atomically
 from derex.report.statistics import mean_interval
 from derex.studies.definitions import Setting
@@ -38,23 +38,13 @@ PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class StudyResult:
-    """Where a study's page is and the few numbers worth a line on the terminal."""
+class StudyResult(NamedTuple):
+    """Where a study's page is, and the few numbers worth a line on the terminal."""
 
     page: Path
     """the HTML page to open"""
-    columns: tuple[str, ...]
-    """heads of the table, for instance ("what", "learnt", "exact")"""
-    rows: tuple[tuple[str, ...], ...]
-    """cells as they are printed, one for each column"""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(
-                    f"rows: expected a cell for each of the columns {self.columns}, got {len(row)} cells {row}."
-                )
+    table: Table
+    """cells as they are printed"""
 
 
 def check_minimum(study: Any, **least: int) -> None:
@@ -207,17 +197,6 @@ def make_problem(name: str, seed: int, transitions: int, closed_room: int | None
     return Problem(name, world, np.asarray(data.state), np.asarray(data.next_state))
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What a fitted model says of every state, and how good that is."""
-
-    setting: Setting
-    f: Float[np.ndarray, "s k"]
-    bonus: Float[np.ndarray, " s"]
-    singular_values: Float[np.ndarray, " k"]
-    scores: dict[str, float]
-
-
 def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any) -> DeRex:
     """Trains a model as the setting says."""
     observations, next_state = problem.observations(encoder), problem.next_state
@@ -239,7 +218,9 @@ def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: 
     return model.fit(observations[problem.state], observations[next_state])
 
 
-def fit_and_score(problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any) -> Fitted:
+def fit_and_score(
+    problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any
+) -> tuple[RepresentationView, dict[str, float]]:
     """Trains, evaluates at every state, and compares with the exact decomposition of the same data."""
     start = time.perf_counter()
     model = fit(problem, encoder, setting, seed, **options)
@@ -259,4 +240,5 @@ def fit_and_score(problem: Problem, encoder: str, setting: Setting, seed: int, *
         "spearman_exact": scores.bonus_rank_correlation(exact_bonus, problem.d),
         "seconds": seconds,
     }
-    return Fitted(setting, f, bonus, model.singular_values_, numbers)
+    label = f"Control: {setting.control}" if setting.control else f"De-Rex ({setting.objective}), learnt"
+    return RepresentationView(label, f, model.singular_values_, bonus), numbers

@@ -11,7 +11,7 @@ from derex.envs import frames
 from derex.progress import ProgressBar
 from derex.report import Comparison, RepresentationView, Table
 from derex.studies import common
-from derex.studies.common import Fitted, Problem, Row, StudyResult, format_interval
+from derex.studies.common import Problem, Row, StudyResult, format_interval
 from derex.studies.definitions import FIGURE, QUICK, Setting, TabularStudy, resolved
 
 KEYS = ("map", "objective", "k", "lambda_r", "control")
@@ -55,11 +55,12 @@ def run(study: TabularStudy) -> StudyResult:
     common.claim_folder(config.out, config.name)
     settings = QUICK if config.quick else config.grid
     rows: list[Row] = []
-    pictured: list[Fitted] = []
+    learnt: list[RepresentationView] = []
+    controls: list[RepresentationView] = []
     total = len(config.maps) * config.seeds * len(settings) + 1
     with ProgressBar(f"derex reproduce {config.name}", total) as progress:
         first = common.make_problem(config.maps[0], 0, config.transitions)
-        figure = _fit(config, first, FIGURE, 0, progress)
+        figure, _ = _fit(config, first, FIGURE, 0, progress)
         for name in config.maps:
             for seed in range(config.seeds):
                 is_first = (name, seed) == (config.maps[0], 0)
@@ -68,33 +69,35 @@ def run(study: TabularStudy) -> StudyResult:
                     if setting.k > problem.largest_k():  # this data has fewer singular functions
                         progress.finish()
                         continue
-                    fitted = _fit(config, problem, setting, seed, progress)
+                    view, scores = _fit(config, problem, setting, seed, progress)
                     keys = {"map": name, "seed": seed, "states": int((problem.d > 0).sum())}
-                    rows.append(keys | setting._asdict() | fitted.scores)
+                    rows.append(keys | setting._asdict() | scores)
                     if is_first and setting.k == PICTURED_K:
-                        pictured.append(fitted)
-    comparisons = {"figure": _compare(config, first, [figure]), "k16": _compare(config, first, pictured)}
+                        (controls if setting.control else learnt).append(view)
+    comparisons = {
+        "figure": _compare(config, first, [figure], []),
+        "k16": _compare(config, first, learnt, controls),
+    }
     for name, comparison in comparisons.items():
         report.save_comparison(config.out / f"{name}.npz", comparison)
     summary = summarise(rows)
     common.write_metrics(config, results=rows, summary=summary)
     shown = ("captured_energy", 4), ("spearman", 3), ("spearman_exact", 3)
-    return StudyResult(
-        page=write_report(config, comparisons, summary, rows),
-        columns=("map", "model", "captured energy", "bonus ~ 1/d", "exact ~ 1/d"),
-        rows=tuple(
-            (entry["map"], _model(entry), *(f"{entry[name]['mean']:.{digits}f}" for name, digits in shown))
-            for entry in summary
-        ),
-    )
+    cells = [
+        (entry["map"], _model(entry), *(f"{entry[name]['mean']:.{digits}f}" for name, digits in shown))
+        for entry in summary
+    ]
+    columns = ("map", "model", "captured energy", "bonus ~ 1/d", "exact ~ 1/d")
+    page = write_report(config, comparisons, summary, rows)
+    return StudyResult(page, Table(config.figure, columns, tuple(cells)))
 
 
 def _fit(
     config: TabularStudy, problem: Problem, setting: Setting, seed: int, progress: ProgressBar
-) -> Fitted:
+) -> tuple[RepresentationView, dict[str, float]]:
     progress.start(f"{problem.name}, {setting.label}, seed {seed}")
     fitted = common.fit_and_score(problem, config.encoder, setting, seed, steps=config.steps)
-    progress.finish(f"energy {fitted.scores['captured_energy']:.4f}")
+    progress.finish(f"energy {fitted[1]['captured_energy']:.4f}")
     return fitted
 
 
@@ -113,24 +116,21 @@ def _model(entry: Row) -> str:
     return f"{entry['control'] or entry['objective']} k={entry['k']}{weight}"
 
 
-def _compare(config: TabularStudy, problem: Problem, fits: list[Fitted]) -> Comparison:
+def _compare(
+    config: TabularStudy,
+    problem: Problem,
+    learnt: list[RepresentationView],
+    controls: list[RepresentationView],
+) -> Comparison:
     """Learnt, exact in both geometries, and the controls, state by state."""
-    views = [
-        _view(f"De-Rex ({each.setting.objective}), learnt", each) for each in fits if not each.setting.control
-    ]
+    k, world, exact_views = learnt[0].k, problem.world, []
     for geometry, floor in (("visitation", SIGMA_FLOOR), ("counting", 0.0)):
-        d = exact.decompose(problem.joint, fits[0].setting.k, geometry=geometry)
+        d = exact.decompose(problem.joint, k, geometry=geometry)
         bonus = d.bonus(sigma_floor=floor)
-        views.append(RepresentationView(f"Exact, {geometry}", d.left, d.singular_values, bonus))
-    views += [_view(f"Control: {each.setting.control}", each) for each in fits if each.setting.control]
-    world = problem.world
+        exact_views.append(RepresentationView(f"Exact, {geometry}", d.left, d.singular_values, bonus))
     frame = np.asarray(frames(world))[world.start] if config.encoder == "conv" else None
-    title = f"{world.map.name}, k = {fits[0].setting.k}"
-    return Comparison(title, common.grid_map(world.map), problem.d, tuple(views), frame)
-
-
-def _view(label: str, fitted: Fitted) -> RepresentationView:
-    return RepresentationView(label, fitted.f, fitted.singular_values, fitted.bonus)
+    grid, views = common.grid_map(world.map), (*learnt, *exact_views, *controls)
+    return Comparison(f"{world.map.name}, k = {k}", grid, problem.d, views, frame)
 
 
 def write_report(

@@ -101,7 +101,7 @@ def run(study: ExplorationStudy) -> StudyResult:
     page = write_report(study, summaries, failed)
     rows = [table_row(entry) for entry in summaries]
     rows += [(*name.split(", ", 1), "diverged", *["–"] * (len(COLUMNS) - 3)) for name in failed]
-    return StudyResult(page=page, columns=COLUMNS, rows=tuple(rows))
+    return StudyResult(page, Table("Exploration", COLUMNS, tuple(rows)))
 
 
 def _check(study: ExplorationStudy) -> None:

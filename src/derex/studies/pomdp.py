@@ -103,14 +103,14 @@ def run(study: PomdpStudy) -> StudyResult:
     summary = common.summarise_groups(rows, ("purpose", "p", "k"), SCORES)
     common.write_metrics(config, results=rows, summary=summary)
     page = write_report(config, outcomes, summary)
-    cells = tuple(
+    cells = [
         (
             _title(entry),
             *(f"{entry[name]['mean']:.3f}" if name in entry else "–" for name in TERMINAL.values()),
         )
         for entry in summary
-    )
-    return StudyResult(page=page, columns=("what", *TERMINAL), rows=cells)
+    ]
+    return StudyResult(page, Table("Hidden agents", ("what", *TERMINAL), tuple(cells)))
 
 
 def _check(study: PomdpStudy) -> None:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.spatial.distance import cdist
 
 from derex._text import to_plain
 from derex.decomposition import exact, scores
@@ -58,8 +59,7 @@ def make_data(study: PomdpStudy, case: PomdpCase) -> Data:
 
 def distances(world: GridWorld) -> Float[np.ndarray, "n n"]:
     """Manhattan distance between the cells of two states."""
-    positions = np.asarray(world.positions, np.float64)
-    return np.abs(positions[:, None] - positions[None]).sum(axis=-1)
+    return cdist(world.positions, world.positions, "cityblock")
 
 
 def state_means(

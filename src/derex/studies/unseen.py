@@ -50,7 +50,7 @@ def run(study: UnseenStudy) -> StudyResult:
             progress.finish(f"AUROC {scores['auroc']:.3f}")
     summary = _summarise(rows)
     common.write_metrics(config, results=rows, summary=summary)
-    cells = tuple(
+    cells = [
         (
             entry["encoder"],
             entry["objective"],
@@ -58,8 +58,9 @@ def run(study: UnseenStudy) -> StudyResult:
             str(entry["fits"]),
         )
         for entry in summary
-    )
-    return StudyResult(page=_write_report(config, pictures, cells), columns=COLUMNS, rows=cells)
+    ]
+    table = Table("AUROC, unseen room against seen states", COLUMNS, tuple(cells))
+    return StudyResult(_write_report(config, pictures, table), table)
 
 
 def _score(
@@ -96,13 +97,8 @@ def _summarise(rows: list[Row]) -> list[Row]:
     return summary
 
 
-def _write_report(
-    config: UnseenStudy, pictures: dict[str, Comparison], cells: tuple[tuple[str, ...], ...]
-) -> Path:
-    sections = [
-        report.table_section(Table("AUROC, unseen room against seen states", COLUMNS, cells)),
-        report.text_section("Why", WHY),
-    ]
+def _write_report(config: UnseenStudy, pictures: dict[str, Comparison], table: Table) -> Path:
+    sections = [report.table_section(table), report.text_section("Why", WHY)]
     for encoder, comparison in pictures.items():
         report.save_comparison(config.out / f"{encoder}.npz", comparison)
         picture = report.geometries_figure(comparison, config.out / f"{encoder}.png")
