@@ -55,11 +55,11 @@ class ProgressBar:
         if self._enabled:
             self._bar.stop()
 
-    def start(self, label: str = "", status: str = "compiling") -> None:
+    def start(self, label: str = "") -> None:
         """Starts the next task."""
         self.label, self._first = label, None
         self._last_line = time.monotonic()
-        self.show(status)
+        self.show("compiling")
 
     def announce(self, status: str) -> None:
         """Shows the status behind the bar; of a single task also as a plain line, where there is no live bar."""

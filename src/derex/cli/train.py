@@ -38,7 +38,7 @@ GROUPS = {
     "numerics": ("seed", "deterministic", "max_skipped"),
 }
 """options of `--help` in the order in which they are shown; those of agent and representation come last"""
-FOREIGN = {
+OWN_CODE = {
     "method": "repeat the run's method here if it is your own package.module:Class; otherwise its code is not imported",
     "env": OWN_ENV,
 }
@@ -79,12 +79,13 @@ def run(arguments: list[str]) -> int:
 def parse_config(arguments: list[str]) -> TrainConfig:
     """The config of a new run, or with `--resume` that of an earlier one."""
     from derex.training.config import config_type
-    from derex.training.folder import load_config
 
     if any(word.split("=")[0] == "--resume" for word in arguments):
+        from derex.training.folder import load_config
+
         given = parse(resume_options(), arguments, "derex train", EXAMPLES)
         changes = {name: value for name, value in vars(given).items() if value is not None}
-        folder, method, env = (changes.pop(name, None) for name in ("resume", *FOREIGN))
+        folder, method, env = (changes.pop(name, None) for name in ("resume", *OWN_CODE))
         return replace(load_config(folder, method, env), out=folder, **changes)
     chosen, _ = tyro.cli(Selection, args=arguments, add_help=False, return_unknown_args=True)
     config = config_type(chosen.method, chosen.form, chosen.preset, chosen.env)
@@ -130,7 +131,7 @@ def resume_options() -> type:
     options += [
         _option(name, hints[name] | None, f"{texts[name]}; none: as before", None) for name in MAY_CHANGE
     ]
-    options += [_option(name, str | None, text, None) for name, text in FOREIGN.items()]
+    options += [_option(name, str | None, text, None) for name, text in OWN_CODE.items()]
     text = "Resume a run with its own options; those below may change."
     return make_dataclass("Resume", options, frozen=True, namespace={"__doc__": text})
 

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,10 +71,9 @@ def claim_folder(folder: Path, study: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def start_cases(study: Any) -> Path:
-    """The folder of the study's finished cases; marks its output folder as that of an unfinished run."""
+def start_cases(study: Any) -> None:
+    """Marks the output folder as that of an unfinished run of the study, whose finished cases are in cases/."""
     write_atomically(study.out / UNFINISHED, json.dumps({"study": study.name}).encode())
-    return study.out / "cases"
 
 
 def report_damage(path: Path, consequence: str) -> None:
@@ -110,7 +109,7 @@ def summarise_groups(rows: Iterable[Row], keys: Sequence[str], names: Sequence[s
 
     Args:
         rows: one for each seed and setting.
-        keys: what a setting is told by.
+        keys: names whose values identify a setting.
         names: scores; None where a row has none, and left out of the summary where no row has one.
     """
     summary = []
@@ -188,6 +187,7 @@ def grid_map(map_: Map) -> GridMap:
     return GridMap(map_.name, tuple(map_.rows), np.asarray(map_.positions))
 
 
+@lru_cache(maxsize=1)  # the fits of one problem follow one another
 def make_problem(name: str, seed: int, transitions: int, closed_room: int | None = None) -> Problem:
     """Samples a problem; with `closed_room` the agent cannot enter that room, so the data has nothing of it."""
     map_, horizon = named_map(name, seed)

@@ -1,5 +1,6 @@
 """Figures 2 and 3: decompositions learnt from states as ids or as pictures, beside the exact ones and controls."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -53,27 +54,23 @@ def run(study: TabularStudy) -> StudyResult:
     for name in config.maps:
         common.named_map(name, 0)  # an unknown one is refused before anything is written
     common.claim_folder(config.out, config.name)
-    settings = QUICK if config.quick else config.grid
+    cases = list(product(config.maps, range(config.seeds), QUICK if config.quick else config.grid))
     rows: list[Row] = []
     learnt: list[RepresentationView] = []
     controls: list[RepresentationView] = []
-    total = len(config.maps) * config.seeds * len(settings) + 1
-    with ProgressBar(f"derex reproduce {config.name}", total) as progress:
+    with ProgressBar(f"derex reproduce {config.name}", len(cases) + 1) as progress:
         first = common.make_problem(config.maps[0], 0, config.transitions)
         figure, _ = _fit(config, first, FIGURE, 0, progress)
-        for name in config.maps:
-            for seed in range(config.seeds):
-                is_first = (name, seed) == (config.maps[0], 0)
-                problem = first if is_first else common.make_problem(name, seed, config.transitions)
-                for setting in settings:
-                    if setting.k > problem.largest_k():  # this data has fewer singular functions
-                        progress.finish()
-                        continue
-                    view, scores = _fit(config, problem, setting, seed, progress)
-                    keys = {"map": name, "seed": seed, "states": int((problem.d > 0).sum())}
-                    rows.append(keys | setting._asdict() | scores)
-                    if is_first and setting.k == PICTURED_K:
-                        (controls if setting.control else learnt).append(view)
+        for name, seed, setting in cases:
+            problem = common.make_problem(name, seed, config.transitions)
+            if setting.k > problem.largest_k():  # this data has fewer singular functions
+                progress.finish()
+                continue
+            view, scores = _fit(config, problem, setting, seed, progress)
+            keys = {"map": name, "seed": seed, "states": int((problem.d > 0).sum())}
+            rows.append(keys | setting._asdict() | scores)
+            if problem is first and setting.k == PICTURED_K:
+                (controls if setting.control else learnt).append(view)
     comparisons = {
         "figure": _compare(config, first, [figure], []),
         "k16": _compare(config, first, learnt, controls),
