@@ -16,10 +16,11 @@ from derex import __version__, cli
 from derex.cli import parsing, studies
 from derex.report import Table
 from derex.studies.common import StudyResult
+from derex.studies.definitions import StudyOptions
 
 
 @dataclass(frozen=True)
-class FakeStudy:
+class FakeStudy(StudyOptions):
     """Figure 0: a study for these tests."""
 
     out: Path = Path("results/fake")

@@ -19,7 +19,7 @@ from derex.report.curves import CurvePanel, Line, learning_figure, learning_sect
 from derex.report.data import Curve
 from derex.representations.methods import METHODS
 from derex.studies import exploration as running
-from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden, resolved
+from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden
 from derex.studies.exploration import (
     COLUMNS,
     Run,
@@ -90,7 +90,7 @@ def trained(toy, monkeypatch):
 
 
 def test_the_grid_has_every_method_and_the_forms_that_make_sense():
-    study = resolved(ExplorationStudy())
+    study = ExplorationStudy()
     cases = study.cases()
     assert len({case.name for case in cases}) == len(cases) == 3 * 7 + 6
     assert [case.env for case in cases] == sorted([case.env for case in cases], key=study.envs.index)
@@ -115,7 +115,7 @@ def test_names_are_folders():
 
 
 def test_all_methods_have_the_same_agent_and_their_own_representation():
-    study = resolved(ExplorationStudy())
+    study = ExplorationStudy()
     for env in study.envs:
         configs = [train_config(study, case) for case in study.cases() if case.env == env]
         agents = {(config.method, config.form): config.agent for config in configs}
@@ -435,14 +435,16 @@ def test_the_figure_is_a_file(tmp_path, count):
 
 
 def test_quick_is_small_and_what_is_given_wins():
-    short = resolved(ExplorationStudy(quick=True))
+    short = ExplorationStudy.shortened()
     assert len(short.cases()) <= 4
-    full: dict[str, Any] = asdict(resolved(ExplorationStudy()))
+    full: dict[str, Any] = asdict(ExplorationStudy())
     for name, value in full.items():
         if name != "quick" and getattr(short, name) != value:
-            assert getattr(resolved(ExplorationStudy(quick=True, **{name: value})), name) == value
+            assert getattr(ExplorationStudy.shortened(**{name: value}), name) == value
     options = ["--quick", "--steps", "10000000", "--envs", "deep-sea-20", "catch", "--seeds", "5"]
-    typed = resolved(cli.parse(ExplorationStudy, options, "derex", ()))
+    typed = cli.parse(
+        ExplorationStudy, options, "derex", (), default=ExplorationStudy(**ExplorationStudy.short)
+    )
     assert (typed.steps, typed.envs, typed.seeds) == (10_000_000, ("deep-sea-20", "catch"), 5)
     assert typed.streams == short.streams
     kinds = {type(getattr(short, field.name)) for field in fields(short)}

@@ -16,7 +16,7 @@ from derex.estimators import streams
 from derex.progress import ProgressBar
 from derex.studies import pomdp as running
 from derex.studies.common import claim_folder, summarise_groups
-from derex.studies.definitions import FEW, PomdpCase, PomdpStudy, resolved
+from derex.studies.definitions import FEW, PomdpCase, PomdpStudy
 from derex.studies.pomdp_cases import evaluate, make_data
 
 # Both p ask for the same networks and as many updates, so that their programs are compiled once.
@@ -305,10 +305,10 @@ def test_other_studies_folders_are_refused(tmp_path):
 
 
 def test_quick_keeps_what_the_user_chose():
-    short = resolved(PomdpStudy(quick=True, steps=7, p=(0.5,)))
+    short = PomdpStudy.shortened(steps=7, p=(0.5,))
     assert (short.steps, short.p) == (7, (0.5,))
     assert (short.width, short.horizon, short.large_k) == (64, 100, 32)
-    assert resolved(PomdpStudy(quick=True)).p == (0.3, 0.6)
+    assert PomdpStudy.shortened().p == (0.3, 0.6)
     assert {case.purpose for case in short.cases()} == {"pictured", "decoded"}
 
 

@@ -19,7 +19,6 @@ from derex.studies.definitions import (
     Setting,
     TabularStudy,
     UnseenStudy,
-    resolved,
 )
 from derex.studies.unseen import run as run_unseen
 
@@ -59,7 +58,7 @@ def test_figure_is_the_papers():
 @pytest.fixture(scope="module")
 def tabular(tmp_path_factory):
     out = tmp_path_factory.mktemp("studies") / "tabular"
-    return out, run_decomposition(TabularStudy(out=out, quick=True))
+    return out, run_decomposition(TabularStudy.shortened(out=out))
 
 
 def test_tabular_study_writes_everything(tabular):
@@ -105,7 +104,7 @@ def test_study_resumes_its_own_folder_and_refuses_others(tabular, tmp_path):
     out, _ = tabular
     claim_folder(out, "tabular")
     with pytest.raises(FileExistsError, match="holds 'tabular'"):
-        run_decomposition(PixelsStudy(out=out, quick=True))
+        run_decomposition(PixelsStudy.shortened(out=out))
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="not empty"):
         claim_folder(tmp_path, "tabular")
@@ -114,7 +113,7 @@ def test_study_resumes_its_own_folder_and_refuses_others(tabular, tmp_path):
 
 
 def small_unseen(out: Path) -> UnseenStudy:
-    return replace(UnseenStudy(out=out, quick=True), encoders=("mlp",))
+    return replace(UnseenStudy.shortened(out=out), encoders=("mlp",))
 
 
 def test_unseen_room_gets_the_larger_bonus(tmp_path):
@@ -152,10 +151,10 @@ def test_mazes_have_the_doors_that_were_asked_for():
 
 
 def test_quick_keeps_what_the_user_chose(tmp_path):
-    assert resolved(TabularStudy(quick=True, seeds=2)).seeds == 2
-    assert resolved(TabularStudy(quick=True)).seeds == 1
+    assert TabularStudy.shortened(seeds=2).seeds == 2
+    assert TabularStudy.shortened().seeds == 1
     with pytest.raises(ValueError, match="maps: expected 'four-rooms'"):
-        run_decomposition(TabularStudy(out=tmp_path / "t", quick=True, maps=("four-room",)))
+        run_decomposition(TabularStudy.shortened(out=tmp_path / "t", maps=("four-room",)))
     assert not (tmp_path / "t").exists()
 
 

@@ -23,7 +23,13 @@ class UsageError(ValueError):
 
 
 def parse(
-    config: type, arguments: list[str], command: str, examples: tuple[str, ...], pairs: bool = False
+    config: type,
+    arguments: list[str],
+    command: str,
+    examples: tuple[str, ...],
+    *,
+    pairs: bool = False,
+    default: Any = None,
 ) -> Any:
     """Fills the dataclass `config` from the arguments; `--help` prints its fields, then the examples.
 
@@ -33,6 +39,7 @@ def parse(
         command: as the user calls it, for the help.
         examples: command lines printed after the help.
         pairs: whether each flag has a --no- form too.
+        default: a `config` with other defaults than its own.
     """
     import tyro
 
@@ -41,6 +48,7 @@ def parse(
     try:
         return tyro.cli(
             config,
+            default=default,
             prog=command,
             description=inspect.getdoc(config),
             args=arguments,

@@ -53,7 +53,7 @@ class Demo:
 def run_demo(arguments: list[str]) -> int:
     """`derex demo [--out DIR]`."""
     options = parse(Demo, arguments, "derex demo", ("derex demo", "derex demo --out /tmp/look"))
-    configs = {name: load(STUDIES[name].config)(out=options.out / name, quick=True) for name in DEMO}
+    configs = {name: load(STUDIES[name].config).shortened(out=options.out / name) for name in DEMO}
     show([(name, _run_study(name, config)) for name, config in configs.items()])
     return 0
 
@@ -80,7 +80,9 @@ def run_reproduce(arguments: list[str]) -> int:
         raise UsageError(f"there is no study {name!r}.{near} Studies: {', '.join(STUDIES)}.")
     command = f"derex reproduce {name}"
     examples = (f"{command} --quick", f"{command} --out elsewhere/{name}")
-    show([(name, _run_study(name, parse(load(STUDIES[name].config), rest, command, examples)))])
+    options = load(STUDIES[name].config)
+    default = options(**options.short) if "--quick" in rest else None
+    show([(name, _run_study(name, parse(options, rest, command, examples, default=default)))])
     return 0
 
 

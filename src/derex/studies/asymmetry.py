@@ -15,7 +15,7 @@ from derex.report import Curve, Table
 from derex.report.statistics import mean_interval
 from derex.studies import common
 from derex.studies.common import Problem, Row, StudyResult
-from derex.studies.definitions import AsymmetryStudy, Setting, resolved
+from derex.studies.definitions import AsymmetryStudy, Setting
 
 LABELS = {
     "derex": "De-Rex, learnt",
@@ -41,25 +41,24 @@ of the dynamics pays. In brackets the 95 % t interval over mazes.
 
 def run(study: AsymmetryStudy) -> StudyResult:
     """More and more one-way doors; every method on the same mazes and data."""
-    config = resolved(study)
-    common.check_minimum(config, seeds=1)
-    if not 0.0 < config.gamma < 1.0:
-        raise ValueError(f"--gamma: expected a discount between 0 and 1, got {config.gamma}.")
-    common.claim_folder(config.out, config.name)
+    common.check_minimum(study, seeds=1)
+    if not 0.0 < study.gamma < 1.0:
+        raise ValueError(f"--gamma: expected a discount between 0 and 1, got {study.gamma}.")
+    common.claim_folder(study.out, study.name)
     rows: list[Row] = []
-    with ProgressBar("derex reproduce asymmetry", len(config.doors) * config.seeds) as progress:
-        for doors in config.doors:
-            for seed in range(config.seeds):
+    with ProgressBar("derex reproduce asymmetry", len(study.doors) * study.seeds) as progress:
+        for doors in study.doors:
+            for seed in range(study.seeds):
                 progress.start(f"{doors} one-way doors, maze {seed}")
-                errors = _compute_errors(config, doors, seed)
+                errors = _compute_errors(study, doors, seed)
                 rows += [{"doors": doors, "seed": seed, "method": m, "error": e} for m, e in errors.items()]
                 progress.finish(f"De-Rex {errors['derex']:.4f}, graph drawing {errors['laplacian']:.4f}")
     errors_of = {
         key: [row["error"] for row in members]
         for key, members in common.group_rows(rows, ("method", "doors")).items()
     }
-    summary = [_summarise(errors_of, doors) for doors in config.doors]
-    common.write_metrics(config, results=rows, summary=summary)
+    summary = [_summarise(errors_of, doors) for doors in study.doors]
+    common.write_metrics(study, results=rows, summary=summary)
     columns = (DOORS_LABEL, *LABELS.values(), "excess, learnt", "excess, exact")
     cells = [
         (
@@ -70,14 +69,14 @@ def run(study: AsymmetryStudy) -> StudyResult:
         for entry in summary
     ]
     table = Table("Errors", columns, tuple(cells))
-    return StudyResult(_write_report(config, summary, table), table)
+    return StudyResult(_write_report(study, summary, table), table)
 
 
-def make_maze(config: AsymmetryStudy, doors: int, seed: int) -> Problem:
+def make_maze(study: AsymmetryStudy, doors: int, seed: int) -> Problem:
     """4×4 small rooms, `doors` of whose 24 doors are one-way, and a random walk in them."""
     rooms = random_rooms(seed, rows=4, cols=4, room=3)
     world = GridWorld(one_way_doors(rooms, doors, seed) if doors else rooms)
-    data: Any = world.sample_transitions(jax.random.key(seed), config.transitions, horizon=config.horizon)
+    data: Any = world.sample_transitions(jax.random.key(seed), study.transitions, horizon=study.horizon)
     return Problem(f"{doors} doors", world, np.asarray(data.state), np.asarray(data.next_state))
 
 
@@ -93,17 +92,17 @@ def value_error(
     return float(np.mean(np.sqrt(unexplained / variance)))
 
 
-def _compute_errors(config: AsymmetryStudy, doors: int, seed: int) -> dict[str, float]:
-    problem = make_maze(config, doors, seed)
+def _compute_errors(study: AsymmetryStudy, doors: int, seed: int) -> dict[str, float]:
+    problem = make_maze(study, doors, seed)
     P = exact.policy_transition_matrix(problem.world.transition_tensor())
-    values = exact.successor_representation(P, config.gamma)
+    values = exact.successor_representation(P, study.gamma)
     states = problem.observations("tabular")
     features = {}
-    for method in config.methods:
-        model = common.fit(problem, "tabular", Setting(method, config.k), seed, steps=config.steps)
+    for method in study.methods:
+        model = common.fit(problem, "tabular", Setting(method, study.k), seed, steps=study.steps)
         features[method] = model.transform(states)
-    features["exact-svd"] = exact.decompose(problem.joint, config.k).left
-    features["exact-laplacian"] = exact.laplacian_functions(problem.joint, config.k)
+    features["exact-svd"] = exact.decompose(problem.joint, study.k).left
+    features["exact-laplacian"] = exact.laplacian_functions(problem.joint, study.k)
     return {name: value_error(f.astype(np.float64), values, problem.d) for name, f in features.items()}
 
 
@@ -118,13 +117,13 @@ def _summarise(errors: dict[tuple[Any, ...], list[float]], doors: int) -> Row:
     return entry
 
 
-def _write_report(config: AsymmetryStudy, summary: list[Row], table: Table) -> Path:
+def _write_report(study: AsymmetryStudy, summary: list[Row], table: Table) -> Path:
     curves = [
-        Curve(label, np.array(config.doors, float), *np.array([entry[method] for entry in summary]).T)
+        Curve(label, np.array(study.doors, float), *np.array([entry[method] for entry in summary]).T)
         for method, label in LABELS.items()
     ]
-    title = f"k = {config.k}, γ = {config.gamma}, {config.seeds} mazes"
-    picture = report.curves_figure(curves, config.out / "asymmetry.png", DOORS_LABEL, ERROR_LABEL, title)
+    title = f"k = {study.k}, γ = {study.gamma}, {study.seeds} mazes"
+    picture = report.curves_figure(curves, study.out / "asymmetry.png", DOORS_LABEL, ERROR_LABEL, title)
     sections = [
         report.curves_section("Error as doors become one-way", curves, DOORS_LABEL, ERROR_LABEL),
         report.text_section("How to read it", READING),
@@ -135,5 +134,5 @@ def _write_report(config: AsymmetryStudy, summary: list[Row], table: Table) -> P
         "Graph drawing decomposes a *symmetrised* Laplacian; De-Rex decomposes the dynamics as they are. "
         "How well do their features represent value functions as the dynamics lose their symmetry?"
     )
-    footer = f"Made by `derex reproduce asymmetry{' --quick' if config.quick else ''}`."
-    return report.write_page(config.out / "report.html", "derex: why an SVD", lead, sections, footer)
+    footer = f"Made by `derex reproduce asymmetry{' --quick' if study.quick else ''}`."
+    return report.write_page(study.out / "report.html", "derex: why an SVD", lead, sections, footer)

@@ -13,7 +13,7 @@ from derex.progress import ProgressBar
 from derex.report import Comparison, RepresentationView, Table
 from derex.studies import common
 from derex.studies.common import Problem, Row, StudyResult, format_interval
-from derex.studies.definitions import FIGURE, QUICK, Setting, TabularStudy, resolved
+from derex.studies.definitions import FIGURE, QUICK, Setting, TabularStudy
 
 KEYS = ("map", "objective", "k", "lambda_r", "control")
 SCORES = ("captured_energy", "trace_ratio", "largest_off_diagonal", "spearman", "spearman_exact", "seconds")
@@ -49,51 +49,50 @@ ABOUT_SHUFFLED = (
 
 def run(study: TabularStudy) -> StudyResult:
     """Data, training, scores, pictures and page, for either figure."""
-    config = resolved(study)
-    common.check_minimum(config, seeds=1)
-    for name in config.maps:
+    common.check_minimum(study, seeds=1)
+    for name in study.maps:
         common.named_map(name, 0)  # an unknown one is refused before anything is written
-    common.claim_folder(config.out, config.name)
-    cases = list(product(config.maps, range(config.seeds), QUICK if config.quick else config.grid))
+    common.claim_folder(study.out, study.name)
+    cases = list(product(study.maps, range(study.seeds), QUICK if study.quick else study.grid))
     rows: list[Row] = []
     learnt: list[RepresentationView] = []
     controls: list[RepresentationView] = []
-    with ProgressBar(f"derex reproduce {config.name}", len(cases) + 1) as progress:
-        first = common.make_problem(config.maps[0], 0, config.transitions)
-        figure, _ = _fit(config, first, FIGURE, 0, progress)
+    with ProgressBar(f"derex reproduce {study.name}", len(cases) + 1) as progress:
+        first = common.make_problem(study.maps[0], 0, study.transitions)
+        figure, _ = _fit(study, first, FIGURE, 0, progress)
         for name, seed, setting in cases:
-            problem = common.make_problem(name, seed, config.transitions)
+            problem = common.make_problem(name, seed, study.transitions)
             if setting.k > problem.largest_k():  # this data has fewer singular functions
                 progress.finish()
                 continue
-            view, scores = _fit(config, problem, setting, seed, progress)
+            view, scores = _fit(study, problem, setting, seed, progress)
             keys = {"map": name, "seed": seed, "states": int((problem.d > 0).sum())}
             rows.append(keys | setting._asdict() | scores)
             if problem is first and setting.k == PICTURED_K:
                 (controls if setting.control else learnt).append(view)
     comparisons = {
-        "figure": _compare(config, first, [figure], []),
-        "k16": _compare(config, first, learnt, controls),
+        "figure": _compare(study, first, [figure], []),
+        "k16": _compare(study, first, learnt, controls),
     }
     for name, comparison in comparisons.items():
-        report.save_comparison(config.out / f"{name}.npz", comparison)
+        report.save_comparison(study.out / f"{name}.npz", comparison)
     summary = summarise(rows)
-    common.write_metrics(config, results=rows, summary=summary)
+    common.write_metrics(study, results=rows, summary=summary)
     shown = ("captured_energy", 4), ("spearman", 3), ("spearman_exact", 3)
     cells = [
         (entry["map"], _model(entry), *(f"{entry[name]['mean']:.{digits}f}" for name, digits in shown))
         for entry in summary
     ]
     columns = ("map", "model", "captured energy", "bonus ~ 1/d", "exact ~ 1/d")
-    page = write_report(config, comparisons, summary, rows)
-    return StudyResult(page, Table(config.figure, columns, tuple(cells)))
+    page = write_report(study, comparisons, summary, rows)
+    return StudyResult(page, Table(study.figure, columns, tuple(cells)))
 
 
 def _fit(
-    config: TabularStudy, problem: Problem, setting: Setting, seed: int, progress: ProgressBar
+    study: TabularStudy, problem: Problem, setting: Setting, seed: int, progress: ProgressBar
 ) -> tuple[RepresentationView, dict[str, float]]:
     progress.start(f"{problem.name}, {setting.label}, seed {seed}")
-    fitted = common.fit_and_score(problem, config.encoder, setting, seed, steps=config.steps)
+    fitted = common.fit_and_score(problem, study.encoder, setting, seed, steps=study.steps)
     progress.finish(f"energy {fitted[1]['captured_energy']:.4f}")
     return fitted
 
@@ -114,7 +113,7 @@ def _model(entry: Row) -> str:
 
 
 def _compare(
-    config: TabularStudy,
+    study: TabularStudy,
     problem: Problem,
     learnt: list[RepresentationView],
     controls: list[RepresentationView],
@@ -125,7 +124,7 @@ def _compare(
         d = exact.decompose(problem.joint, k, geometry=geometry)
         bonus = d.bonus(sigma_floor=floor)
         exact_views.append(RepresentationView(f"Exact, {geometry}", d.left, d.singular_values, bonus))
-    frame = np.asarray(frames(world))[world.start] if config.encoder == "conv" else None
+    frame = np.asarray(frames(world))[world.start] if study.encoder == "conv" else None
     grid, views = common.grid_map(world.map), (*learnt, *exact_views, *controls)
     return Comparison(f"{world.map.name}, k = {k}", grid, problem.d, views, frame)
 

@@ -6,44 +6,11 @@ Options of agents and representations are in `derex.training.presets`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from derex._text import PathOption, convert_path
-
-Value = TypeVar("Value")
-Study = TypeVar("Study")
-
-
-class _Default:
-    """Part of the type of a default, so that it can be told from an equal value that was given."""
-
-    full: Any
-    quick: Any
-
-
-class _DefaultInt(_Default, int): ...
-
-
-class _DefaultTuple(_Default, tuple): ...
-
-
-def either(full: Value, *, quick: Value) -> Value:
-    """The default of a study's field, an integer or a tuple: `full`, or `quick` with --quick."""
-    given: Any = full
-    default: Any = _DefaultInt(given) if isinstance(given, int) else _DefaultTuple(given)
-    default.full, default.quick = full, quick
-    return default
-
-
-def resolved(study: Study) -> Study:
-    """The study as it is run, in plain values: those that were given, else the defaults, short ones with --quick."""
-    options: Any = study
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
-    defaults = {name: value for name, value in values.items() if isinstance(value, _Default)}
-    chosen = {name: value.quick if options.quick else value.full for name, value in defaults.items()}
-    return replace(options, **chosen)
 
 
 class Setting(NamedTuple):
@@ -66,30 +33,39 @@ CONTROLS = tuple(Setting("derex", 16, control=control) for control in ("untraine
 QUICK = (Setting("derex", 16), Setting("nested", 16), *CONTROLS)
 
 
-class _OutIsPath:
-    """Accepts strings as `out`."""
+class StudyOptions:
+    """Base of the options of a study: `out` may be a string, and some defaults are others with --quick."""
+
+    short: ClassVar[dict[str, Any]] = {}
+    """defaults with --quick"""
 
     def __post_init__(self) -> None:
         convert_path(self, "out")
 
+    @classmethod
+    def shortened(cls, **options: Any) -> Any:
+        """The study with --quick: `options`, and short defaults for all others."""
+        return cls(**{**cls.short, **options, "quick": True})
+
 
 @dataclass(frozen=True)
-class TabularStudy(_OutIsPath):
+class TabularStudy(StudyOptions):
     """Figure 2: states as ids. Learnt against exact, in both geometries, with controls."""
 
     out: PathOption = Path("results/tabular")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
-    seeds: int = either(3, quick=1)
+    seeds: int = 3
     """each seed draws its own data, networks and, for mazes, map"""
-    maps: tuple[str, ...] = either(("four-rooms", "maze", "rooms"), quick=("four-rooms",))
+    maps: tuple[str, ...] = ("four-rooms", "maze", "rooms")
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = either(1_000_000, quick=200_000)
+    transitions: int = 1_000_000
     """of a uniform random policy from one corner"""
-    steps: int = either(4000, quick=2000)
+    steps: int = 4000
     """updates of each fit"""
 
+    short: ClassVar = {"seeds": 1, "maps": ("four-rooms",), "transitions": 200_000, "steps": 2000}
     name: ClassVar[str] = "tabular"
     figure: ClassVar[str] = "Figure 2"
     encoder: ClassVar[str] = "tabular"
@@ -107,13 +83,14 @@ class PixelsStudy(TabularStudy):
 
     out: PathOption = Path("results/pixels")
     """folder for pictures, metrics.json and report.html"""
-    maps: tuple[str, ...] = either(("four-rooms", "rooms"), quick=("four-rooms",))
+    maps: tuple[str, ...] = ("four-rooms", "rooms")
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = either(100_000, quick=50_000)
+    transitions: int = 100_000
     """of a uniform random policy from one corner; 2.7 kB of picture each"""
-    steps: int = either(2000, quick=400)
+    steps: int = 2000
     """updates of each fit"""
 
+    short: ClassVar = {"seeds": 1, "maps": ("four-rooms",), "transitions": 50_000, "steps": 400}
     name: ClassVar[str] = "pixels"
     figure: ClassVar[str] = "Figure 3"
     encoder: ClassVar[str] = "conv"
@@ -125,51 +102,59 @@ class PixelsStudy(TabularStudy):
 
 
 @dataclass(frozen=True)
-class UnseenStudy(_OutIsPath):
+class UnseenStudy(StudyOptions):
     """A room is closed while data is collected; AUROC of the bonus between its states and the seen ones."""
 
     out: PathOption = Path("results/unseen")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: one room, one seed"""
-    seeds: int = either(3, quick=1)
+    seeds: int = 3
     """each seed draws its own data and networks"""
-    rooms: tuple[int, ...] = either((1, 2, 3), quick=(3,))
+    rooms: tuple[int, ...] = (1, 2, 3)
     """of four rooms, which to leave out, one after the other; the agent starts in room 0"""
     encoders: tuple[str, ...] = ("mlp", "conv")
     """mlp sees coordinates, conv sees 30×30 pictures"""
-    objectives: tuple[str, ...] = either(("derex", "nested"), quick=("derex",))
+    objectives: tuple[str, ...] = ("derex", "nested")
     """losses to train with"""
-    transitions: int = either(100_000, quick=50_000)
+    transitions: int = 100_000
     """of a uniform random policy from one corner"""
-    steps: int = either(1500, quick=400)
+    steps: int = 1500
     """updates of each fit"""
 
+    short: ClassVar = {
+        "seeds": 1,
+        "rooms": (3,),
+        "objectives": ("derex",),
+        "transitions": 50_000,
+        "steps": 400,
+    }
     name: ClassVar[str] = "unseen"
     k: ClassVar[int] = 16
 
 
 @dataclass(frozen=True)
-class AsymmetryStudy(_OutIsPath):
+class AsymmetryStudy(StudyOptions):
     """De-Rex against graph drawing as dynamics lose their symmetry: error of the best linear value function."""
 
     out: PathOption = Path("results/asymmetry")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: two levels, three mazes"""
-    seeds: int = either(10, quick=3)
+    seeds: int = 10
     """mazes, each with its own data and networks"""
-    doors: tuple[int, ...] = either((0, 4, 8, 12, 16, 20), quick=(0, 20))
+    doors: tuple[int, ...] = (0, 4, 8, 12, 16, 20)
     """how many doors of the maze are one-way"""
     k: int = 16
     """features of each method, beside a constant"""
-    transitions: int = either(1_000_000, quick=500_000)
+    transitions: int = 1_000_000
     """of a uniform random policy from one corner"""
-    steps: int = either(2000, quick=1000)
+    steps: int = 2000
     """updates of each fit"""
     gamma: float = 0.95
     """discount of the value functions"""
 
+    short: ClassVar = {"seeds": 3, "doors": (0, 20), "transitions": 500_000, "steps": 1000}
     name: ClassVar[str] = "asymmetry"
     methods: ClassVar[tuple[str, ...]] = ("derex", "nested", "laplacian")
     horizon: ClassVar[int] = 1000
@@ -217,38 +202,50 @@ class PomdpCase:
 
 
 @dataclass(frozen=True)
-class PomdpStudy(_OutIsPath):
+class PomdpStudy(StudyOptions):
     """Section 5 and appendix D: beliefs, representations and bonuses of histories when the agent is hidden."""
 
     out: PathOption = Path("results/pomdp")
     """folder for pictures, metrics.json and report.html; an interrupted run is resumed"""
     quick: bool = False
     """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
-    p: tuple[float, ...] = either((0.0, 0.3, 0.6, 0.9), quick=(0.3, 0.6))
+    p: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9)
     """probabilities that a frame hides the agent"""
     seeds: int = 1
     """each seed draws its own trajectories and networks"""
-    steps: int = either(8000, quick=1000)
+    steps: int = 8000
     """updates of a fit; the easy ones take half as many"""
-    width: int = either(256, quick=64)
+    width: int = 256
     """units of the LSTMs"""
-    batch: int = either(128, quick=32)
+    batch: int = 128
     """trajectories in an update"""
-    large_k: int = either(64, quick=32)
+    large_k: int = 64
     """features from which beliefs are decoded"""
-    trajectories: int = either(32768, quick=4096)
+    trajectories: int = 32768
     """to train on, of a uniform random policy"""
-    decoder_trajectories: int = either(1024, quick=128)
+    decoder_trajectories: int = 1024
     """to train decoders on; others than those"""
-    test_trajectories: int = either(256, quick=64)
+    test_trajectories: int = 256
     """to score on; others again"""
-    horizon: int = either(250, quick=100)
+    horizon: int = 250
     """steps of an episode"""
-    tests: int = either(32, quick=16)
+    tests: int = 32
     """longest test"""
     objective: str = "nested"
     """nested (ordered, reliable in a few thousand updates) or derex (the paper's loss)"""
 
+    short: ClassVar = {
+        "p": (0.3, 0.6),
+        "steps": 1000,
+        "width": 64,
+        "batch": 32,
+        "large_k": 32,
+        "trajectories": 4096,
+        "decoder_trajectories": 128,
+        "test_trajectories": 64,
+        "horizon": 100,
+        "tests": 16,
+    }
     name: ClassVar[str] = "pomdp"
 
     def groups(self) -> list[list[PomdpCase]]:
@@ -297,7 +294,7 @@ class ExplorationCase:
 
 
 @dataclass(frozen=True)
-class ExplorationStudy(_OutIsPath):
+class ExplorationStudy(StudyOptions):
     """The methods on exploration environments: success against steps, with intervals over seeds.
 
     Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent, but
@@ -308,27 +305,32 @@ class ExplorationStudy(_OutIsPath):
     """folder for runs, pictures, metrics.json and report.html; after an interruption finished runs are kept"""
     quick: bool = False
     """a short look: one small environment, three methods, two seeds; it shows what is written more than who is best"""
-    envs: tuple[str, ...] = either(
-        ("rooms-chain-8", "rooms-chain-8-hidden", "deep-sea-20", "key-rooms-3"), quick=("rooms-chain-3",)
-    )
+    envs: tuple[str, ...] = ("rooms-chain-8", "rooms-chain-8-hidden", "deep-sea-20", "key-rooms-3")
     """environments, as for derex train"""
-    methods: tuple[str, ...] = either(
-        ("vmpo", "laplacian", "rnd", "derex-rep", "derex"), quick=("vmpo", "rnd", "derex")
-    )
+    methods: tuple[str, ...] = ("vmpo", "laplacian", "rnd", "derex-rep", "derex")
     """methods, as for derex train; overheads are relative to vmpo"""
-    forms: tuple[str, ...] = either(FORMS, quick=("states",))
+    forms: tuple[str, ...] = FORMS
     """forms of derex; where the state is hidden those of them without states, or histories if none are left"""
-    seeds: int = either(5, quick=2)
+    seeds: int = 5
     """seeds of each case, side by side"""
-    steps: int | float = either(3_000_000, quick=400_000)
+    steps: int | float = 3_000_000
     """environment steps of each seed"""
-    streams: int = either(1024, quick=64)
+    streams: int = 1024
     """environments side by side, for each seed"""
     width: int = 64
     """units of every layer, of the agent and of what a representation has for itself"""
-    k: int = either(64, quick=16)
+    k: int = 64
     """features of a representation"""
 
+    short: ClassVar = {
+        "envs": ("rooms-chain-3",),
+        "methods": ("vmpo", "rnd", "derex"),
+        "forms": ("states",),
+        "seeds": 2,
+        "steps": 400_000,
+        "streams": 64,
+        "k": 16,
+    }
     name: ClassVar[str] = "exploration"
 
     def cases(self) -> list[ExplorationCase]:

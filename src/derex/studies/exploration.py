@@ -38,7 +38,7 @@ from derex.studies.common import (
     start_cases,
     write_metrics,
 )
-from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy, resolved
+from derex.studies.definitions import BASELINE, FORMS, ExplorationCase, ExplorationStudy
 from derex.training import folder
 from derex.training.config import TrainConfig
 from derex.training.logging import TrainingBar
@@ -80,7 +80,6 @@ few seeds say little about which method is better.
 
 def run(study: ExplorationStudy) -> StudyResult:
     """Trains every case, or finds it done, then writes numbers, pictures and page."""
-    study = resolved(study)
     _check(study)
     configs = {case: train_config(study, case) for case in study.cases()}
     study = replace(study, steps=int(study.steps))

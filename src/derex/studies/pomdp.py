@@ -30,7 +30,6 @@ from derex.studies.definitions import (
     WORDS,
     PomdpCase,
     PomdpStudy,
-    resolved,
 )
 from derex.studies.pomdp_cases import Outcome, evaluate
 
@@ -91,18 +90,17 @@ predicted almost perfectly, and the first three are no more telling than any oth
 
 def run(study: PomdpStudy) -> StudyResult:
     """Trains and evaluates every case, then writes numbers, pictures and page."""
-    config = resolved(study)
-    _check(config)
-    common.claim_folder(config.out, config.name)
-    common.start_cases(config)
+    _check(study)
+    common.claim_folder(study.out, study.name)
+    common.start_cases(study)
     outcomes: dict[PomdpCase, Outcome] = {}
-    with ProgressBar("derex reproduce pomdp", len(config.cases())) as progress:
-        for group in config.groups():
-            outcomes |= _evaluate_group(config, group, progress)
-    rows = [to_plain(case) | outcomes[case].row for case in config.cases()]
+    with ProgressBar("derex reproduce pomdp", len(study.cases())) as progress:
+        for group in study.groups():
+            outcomes |= _evaluate_group(study, group, progress)
+    rows = [to_plain(case) | outcomes[case].row for case in study.cases()]
     summary = common.summarise_groups(rows, ("purpose", "p", "k"), SCORES)
-    common.write_metrics(config, results=rows, summary=summary)
-    page = write_report(config, outcomes, summary)
+    common.write_metrics(study, results=rows, summary=summary)
+    page = write_report(study, outcomes, summary)
     cells = [
         (
             _title(entry),
@@ -144,10 +142,10 @@ def _check(study: PomdpStudy) -> None:
 
 
 def _evaluate_group(
-    config: PomdpStudy, group: list[PomdpCase], progress: ProgressBar
+    study: PomdpStudy, group: list[PomdpCase], progress: ProgressBar
 ) -> dict[PomdpCase, Outcome]:
     """The seeds of one setting: those that are not done are trained side by side."""
-    outcomes = {case: found for case in group if (found := load_outcome(config, case)) is not None}
+    outcomes = {case: found for case in group if (found := load_outcome(study, case)) is not None}
     left = [case for case in group if case not in outcomes]
     for _ in outcomes:
         progress.finish()
@@ -156,11 +154,11 @@ def _evaluate_group(
     progress.start(left[0].label + (f", {len(left)} seeds" if len(left) > 1 else ""))
 
     def watch(done: int, loss: float, trace: float, off_diagonal: float) -> None:
-        progress.update(done, left[0].steps(config), f"tr Σ̃ {trace:.2f}, off-diagonal {off_diagonal:.3f}")
+        progress.update(done, left[0].steps(study), f"tr Σ̃ {trace:.2f}, off-diagonal {off_diagonal:.3f}")
 
-    checkpoints = [prepare_checkpoint(config, case) for case in left]
-    for case, outcome in evaluate(config, left, checkpoints, watch):
-        _save_outcome(config, case, outcome)
+    checkpoints = [prepare_checkpoint(study, case) for case in left]
+    for case, outcome in evaluate(study, left, checkpoints, watch):
+        _save_outcome(study, case, outcome)
         outcomes[case] = outcome
         progress.finish(f"seed {case.seed}, accuracy {outcome.row['decoded_accuracy']:.3f}")
     return outcomes

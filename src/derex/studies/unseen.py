@@ -12,7 +12,7 @@ from derex.progress import ProgressBar
 from derex.report import Comparison, RepresentationView, Table
 from derex.studies import common
 from derex.studies.common import Problem, Row, StudyResult
-from derex.studies.definitions import Setting, UnseenStudy, resolved
+from derex.studies.definitions import Setting, UnseenStudy
 
 COLUMNS = ("encoder", "objective", "AUROC of the bonus", "of the norm alone", "untrained", "fits")
 SCORES = {"auroc": "Bonus", "auroc_norm": "Norm alone", "auroc_untrained": "Bonus, untrained"}
@@ -30,26 +30,25 @@ With coordinates as input the network extrapolates its slowest modes, and the no
 
 def run(study: UnseenStudy) -> StudyResult:
     """Leaves out each room, trains, and asks which states the bonus calls new."""
-    config = resolved(study)
-    common.check_minimum(config, seeds=1)
-    if not set(config.rooms) <= {1, 2, 3}:
-        raise ValueError(f"--rooms: four rooms has rooms 1, 2 and 3 to leave out, got {config.rooms}.")
-    common.claim_folder(config.out, config.name)
-    cases = list(product(config.encoders, config.objectives, config.rooms, range(config.seeds)))
+    common.check_minimum(study, seeds=1)
+    if not set(study.rooms) <= {1, 2, 3}:
+        raise ValueError(f"--rooms: four rooms has rooms 1, 2 and 3 to leave out, got {study.rooms}.")
+    common.claim_folder(study.out, study.name)
+    cases = list(product(study.encoders, study.objectives, study.rooms, range(study.seeds)))
     rows: list[Row] = []
     pictures: dict[str, Comparison] = {}
     with ProgressBar("derex reproduce unseen", len(cases)) as progress:
         for encoder, objective, room, seed in cases:
             progress.start(f"{encoder}, {objective}, without room {room}, seed {seed}")
-            problem = common.make_problem("four-rooms", seed, config.transitions, closed_room=room)
-            views, scores = _score(config, problem, encoder, objective, seed)
+            problem = common.make_problem("four-rooms", seed, study.transitions, closed_room=room)
+            views, scores = _score(study, problem, encoder, objective, seed)
             setting = {"encoder": encoder, "objective": objective, "room": room, "seed": seed}
             rows.append(setting | {"unseen_states": int((problem.d == 0).sum())} | scores)
             grid, title = common.grid_map(problem.world.map), f"{encoder}, {objective}, without room {room}"
             pictures.setdefault(encoder, Comparison(title, grid, problem.d, tuple(views)))
             progress.finish(f"AUROC {scores['auroc']:.3f}")
     summary = _summarise(rows)
-    common.write_metrics(config, results=rows, summary=summary)
+    common.write_metrics(study, results=rows, summary=summary)
     cells = [
         (
             entry["encoder"],
@@ -60,18 +59,18 @@ def run(study: UnseenStudy) -> StudyResult:
         for entry in summary
     ]
     table = Table("AUROC, unseen room against seen states", COLUMNS, tuple(cells))
-    return StudyResult(_write_report(config, pictures, table), table)
+    return StudyResult(_write_report(study, pictures, table), table)
 
 
 def _score(
-    config: UnseenStudy, problem: Problem, encoder: str, objective: str, seed: int
+    study: UnseenStudy, problem: Problem, encoder: str, objective: str, seed: int
 ) -> tuple[list[RepresentationView], dict[str, float]]:
     """One trained model and one untrained, with and without the guard: their views, and AUROC of their bonuses."""
     observations, unseen = problem.observations(encoder), problem.d == 0
     views, aurocs = [], {}
     for control in ("", "untrained"):
-        setting = Setting(objective, config.k, control=control)
-        model = common.fit(problem, encoder, setting, seed, steps=config.steps)
+        setting = Setting(objective, study.k, control=control)
+        model = common.fit(problem, encoder, setting, seed, steps=study.steps)
         f = model.transform(observations)
         for guarded in (True, False):
             bonus = model.set_params(novelty=guarded).bonus(observations).astype(np.float64)
@@ -97,16 +96,16 @@ def _summarise(rows: list[Row]) -> list[Row]:
     return summary
 
 
-def _write_report(config: UnseenStudy, pictures: dict[str, Comparison], table: Table) -> Path:
+def _write_report(study: UnseenStudy, pictures: dict[str, Comparison], table: Table) -> Path:
     sections = [report.table_section(table), report.text_section("Why", WHY)]
     for encoder, comparison in pictures.items():
-        report.save_comparison(config.out / f"{encoder}.npz", comparison)
-        picture = report.geometries_figure(comparison, config.out / f"{encoder}.png")
+        report.save_comparison(study.out / f"{encoder}.npz", comparison)
+        picture = report.geometries_figure(comparison, study.out / f"{encoder}.png")
         sections.append(report.explorer_section(comparison, f"{encoder}: {comparison.title}"))
         sections.append(report.image_section(f"{encoder}: bonus with and without the guard", picture))
     lead = (
         "A room of four rooms is closed while a random policy collects data. Does the bonus give its states, which no "
         "training row shows, more than the states that were visited? Mean over rooms and seeds, 95 % interval."
     )
-    footer = f"Made by `derex reproduce unseen{' --quick' if config.quick else ''}`."
-    return report.write_page(config.out / "report.html", "derex: a room never seen", lead, sections, footer)
+    footer = f"Made by `derex reproduce unseen{' --quick' if study.quick else ''}`."
+    return report.write_page(study.out / "report.html", "derex: a room never seen", lead, sections, footer)
