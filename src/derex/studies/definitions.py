@@ -123,12 +123,8 @@ class UnseenStudy(StudyOptions):
     """updates of each fit"""
 
     short: ClassVar = {
-        "seeds": 1,
-        "rooms": (3,),
-        "objectives": ("derex",),
-        "transitions": 50_000,
-        "steps": 400,
-    }
+        "seeds": 1, "rooms": (3,), "objectives": ("derex",), "transitions": 50_000, "steps": 400
+    }  # fmt: skip
     name: ClassVar[str] = "unseen"
     k: ClassVar[int] = 16
 
@@ -235,17 +231,9 @@ class PomdpStudy(StudyOptions):
     """nested (ordered, reliable in a few thousand updates) or derex (the paper's loss)"""
 
     short: ClassVar = {
-        "p": (0.3, 0.6),
-        "steps": 1000,
-        "width": 64,
-        "batch": 32,
-        "large_k": 32,
-        "trajectories": 4096,
-        "decoder_trajectories": 128,
-        "test_trajectories": 64,
-        "horizon": 100,
-        "tests": 16,
-    }
+        "p": (0.3, 0.6), "steps": 1000, "width": 64, "batch": 32, "large_k": 32, "trajectories": 4096,
+        "decoder_trajectories": 128, "test_trajectories": 64, "horizon": 100, "tests": 16,
+    }  # fmt: skip
     name: ClassVar[str] = "pomdp"
 
     def groups(self) -> list[list[PomdpCase]]:
@@ -323,14 +311,9 @@ class ExplorationStudy(StudyOptions):
     """features of a representation"""
 
     short: ClassVar = {
-        "envs": ("rooms-chain-3",),
-        "methods": ("vmpo", "rnd", "derex"),
-        "forms": ("states",),
-        "seeds": 2,
-        "steps": 400_000,
-        "streams": 64,
-        "k": 16,
-    }
+        "envs": ("rooms-chain-3",), "methods": ("vmpo", "rnd", "derex"), "forms": ("states",),
+        "seeds": 2, "steps": 400_000, "streams": 64, "k": 16,
+    }  # fmt: skip
     name: ClassVar[str] = "exploration"
 
     def cases(self) -> list[ExplorationCase]:
