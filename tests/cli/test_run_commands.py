@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert f"usage: derex {command}" in text
     assert f"examples:\n  derex {command}" in text
+
+
+def test_train_help_begins_with_ten_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that people use; all others follow in named groups."""
+    assert exit_code("train", "--help") == 0
+    first, _, others = capsys.readouterr().out.partition(" logging options ")
+    ten = ["env", "out", "method", "form", "preset", "steps", "seeds", "streams", "overwrite", "resume"]
+    assert re.findall(r"^. --([\w.-]+)", first, re.MULTILINE) == ten
+    assert all(f" {group} options " in others for group in ("workers", "numerics", "agent", "representation"))
 
 
 def test_envs_lists_all_that_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
