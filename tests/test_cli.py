@@ -14,11 +14,13 @@ import pytest
 
 from derex import __version__, cli
 from derex.cli import parsing, studies
+from derex.report import Table
 from derex.studies.common import StudyResult
+from derex.studies.definitions import StudyOptions
 
 
 @dataclass(frozen=True)
-class FakeStudy:
+class FakeStudy(StudyOptions):
     """Figure 0: a study for these tests."""
 
     out: Path = Path("results/fake")
@@ -43,7 +45,7 @@ def fake_run(config: FakeStudy) -> StudyResult:
         raise raises[0]
     ran.append(config)
     rows = (("error [σ₁]", f"0.{config.seeds}25"), ("bonus", "1.50"))
-    return StudyResult(config.out / "report.html", ("what", "learnt"), rows)
+    return StudyResult(config.out / "report.html", Table("Figure 0", ("what", "learnt"), rows))
 
 
 @pytest.fixture(autouse=True)
@@ -136,8 +138,8 @@ def test_demo_runs_both_figures_quick_into_folders_of_their_own(
 
 
 def test_tables_of_different_columns_are_joined(capsys: pytest.CaptureFixture[str]) -> None:
-    one = StudyResult(Path("a.html"), ("what", "learnt"), (("error", "0.25"),))
-    two = StudyResult(Path("b.html"), ("what", "exact"), (("error", "0.75"),))
+    one = StudyResult(Path("a.html"), Table("a", ("what", "learnt"), (("error", "0.25"),)))
+    two = StudyResult(Path("b.html"), Table("b", ("what", "exact"), (("error", "0.75"),)))
     studies.show([("a", one), ("b", two)])
     head, _, first, second = (line.split() for line in capsys.readouterr().out.splitlines()[:4])
     assert head == ["study", "what", "learnt", "exact"]
@@ -158,16 +160,13 @@ def test_a_narrow_terminal_loses_no_cell(
     assert max(map(len, text.splitlines())) <= max(width, 9 * (6 + 2))
 
 
-def test_columns_give_way_where_they_have_most_to_spare() -> None:
-    rows = [["0.25", "four-rooms and more"]]
-    assert parsing.column_widths(["captured energy", "map"], rows, 99) == [15, 19]
-    assert parsing.column_widths(["captured energy", "map"], rows, 20) == [7, 13]
-    assert parsing.column_widths(["captured energy", "map"], rows, 5) == [4, 10]
-
-
-def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"has 1 cells and there are 2 columns"):
-        StudyResult(Path("a.html"), ("what", "learnt"), (("error",),))
+def test_wide_columns_wrap_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "22")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    parsing.print_table(["captured energy", "map"], [["0.25", "four-rooms"]])
+    head, more, _, row, *_ = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert (head.split(), more.split()) == (["captured"], ["energy", "map"])
+    assert row.split() == ["0.25", "four-rooms"]
 
 
 @pytest.mark.parametrize(

@@ -157,10 +157,10 @@ def test_what_people_read(
 def test_a_containers_limit_counts(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1048576\n")
-    assert doctor._ram(limit) == 2**20
+    assert doctor.find_memory(limit) == 2**20
     limit.write_text("max\n")
-    physical = doctor._ram(limit)
-    assert physical == doctor._ram(tmp_path / "absent")
+    physical = doctor.find_memory(limit)
+    assert physical == doctor.find_memory(tmp_path / "absent")
     assert physical is None or physical > 2**28
 
 

@@ -43,23 +43,19 @@ def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def enable_compilation_cache() -> Path | None:
-    """Let JAX keep compiled programs in the user's cache folder, for this process and those that it starts.
-
-    A folder that cannot be written is not used, and nothing is said of it.
+    """Lets JAX keep compiled programs in the user's cache folder, for this process and those that it starts.
 
     Returns:
-        The folder; None where derex does not set one.
+        The folder; None where derex does not set one, also without a word where it cannot be written.
     """
     folder = find_cache_folder(os.environ)
     jax = sys.modules.get("jax")
     if folder is None or (jax is not None and jax.config.jax_compilation_cache_dir):
         return None
-    try:
+    with suppress(OSError):
         folder.mkdir(
             mode=0o700, parents=True, exist_ok=True
-        )  # programs from it are run: nobody else may write
-    except OSError:
-        return None
+        )  # programs from it are run: only the user may write
     if not os.access(folder, os.W_OK | os.X_OK):
         return None
     remove_oldest(folder, MAX_BYTES)
@@ -72,7 +68,7 @@ def enable_compilation_cache() -> Path | None:
 
 
 def remove_oldest(folder: Path, most: int) -> None:
-    """Remove the entries that were not used for longest until `most` bytes are left.
+    """Removes the entries that were not used for longest until `most` bytes are left.
 
     JAX's own bound (`jax_compilation_cache_max_size`) needs another package and locks the folder at each access.
     """

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import textwrap
 import time
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,6 @@ from derex._version import __version__
 
 ROOMS = ("derex.decomposition", "derex.estimators", "derex.envs", "derex.report")  # imported as a check
 CUDA13_DRIVER = 580  # the oldest NVIDIA driver that runs CUDA 13
-UNKNOWN = "unknown"
 HIDES_GPUS: dict[str, Callable[[str], bool]] = {  # environment variables, and the values that hide every GPU
     "JAX_PLATFORMS": lambda value: value != "" and not {"cuda", "gpu"} & set(value.split(",")),
     "CUDA_VISIBLE_DEVICES": lambda value: value in ("", "-1"),
@@ -114,15 +114,21 @@ def run(options: Doctor) -> int:
 
 def diagnose() -> Diagnosis:
     """Runs all checks; failures are listed in `problems` instead of raised."""
-    problems: list[str] = []
     core, extras = core_versions(), find_extras()
-    for package in [package for package, version in core.items() if version is None]:
-        problems.append(f"{package} is missing: pip install {package}")
+    problems = [f"{name} is missing: pip install {name}" for name, version in core.items() if version is None]
+
+    def attempt(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # every failure is reported
+            message = textwrap.shorten(str(error), 300, placeholder=" ...")
+            problems.append(f"{what} failed: {type(error).__name__}: {message}")
+            return None
+
     for room in ROOMS:
-        _attempt(problems, f"import {room}", lambda room=room: importlib.import_module(room))
-    devices = _attempt(problems, "JAX's devices", find_devices) or ()
-    x64 = _attempt(problems, "JAX's configuration", _x64)
-    compilation = _attempt(problems, "compilation", time_compilation)
+        attempt(f"import {room}", importlib.import_module, room)
+    devices = attempt("JAX's devices", find_devices) or ()
+    x64 = attempt("JAX's configuration", lambda: importlib.import_module("jax").config.read("jax_enable_x64"))
     return Diagnosis(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -130,21 +136,11 @@ def diagnose() -> Diagnosis:
         host=find_host(),
         devices=devices,
         x64=x64,
-        compilation=compilation,
+        compilation=attempt("compilation", time_compilation),
         extras=extras,
         advice=tuple(gpu_advice(nvidia_gpus(), devices, extras, os.environ)),
         problems=tuple(problems),
     )
-
-
-def _attempt(problems: list[str], what: str, function: Callable[[], Any]) -> Any:
-    """Returns `function()`; if it raises, appends a line to `problems` and returns None."""
-    try:
-        return function()
-    except Exception as error:  # every failure is reported
-        message = textwrap.shorten(str(error), 300, placeholder=" ...")
-        problems.append(f"{what} failed: {type(error).__name__}: {message}")
-        return None
 
 
 # --- packages
@@ -153,7 +149,7 @@ def _attempt(problems: list[str], what: str, function: Callable[[], Any]) -> Any
 def core_versions() -> dict[str, str | None]:
     """Returns the version of each package that derex requires; None if missing."""
     names = [name for name, _ in requirements("derex", None)] or ["jax", "numpy"]
-    names[names.index("jax") + 1 : names.index("jax") + 1] = ["jaxlib"]
+    names.insert(names.index("jax") + 1, "jaxlib")
     return {name: installed(name) for name in names}
 
 
@@ -166,8 +162,8 @@ def find_extras() -> tuple[Extra, ...]:
     core = {"derex", *core_versions()}
     extras = []
     for name in names:
-        packages = {package: installed(package) for package in extra_packages("derex", name) - core}
-        extras.append(Extra(name, dict(sorted(packages.items())), install_command(name)))
+        packages = {package: installed(package) for package in sorted(extra_packages("derex", name) - core)}
+        extras.append(Extra(name, packages, install_command(name)))
     return tuple(extras)
 
 
@@ -214,11 +210,10 @@ def installed(package: str) -> str | None:
 def find_host() -> Host:
     """Returns the cores, memory and free disk space available to this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    disk = shutil.disk_usage(Path.cwd()).free
-    return Host(cores, _ram(Path("/sys/fs/cgroup/memory.max")), disk)
+    return Host(cores, find_memory(Path("/sys/fs/cgroup/memory.max")), shutil.disk_usage(Path.cwd()).free)
 
 
-def _ram(limit: Path) -> int | None:
+def find_memory(limit: Path) -> int | None:
     """Returns the physical memory in bytes, or the container's limit if that is smaller."""
     try:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -236,24 +231,13 @@ def find_devices() -> tuple[Device, ...]:
 
     devices = []
     for device in jax.local_devices():
-        memory = _memory(device)
-        limit, used = memory.get("bytes_limit"), memory.get("bytes_in_use")
-        devices.append(Device(str(device), device.platform, device.device_kind, limit, used))
+        try:
+            memory = device.memory_stats() or {}
+        except (NotImplementedError, RuntimeError):
+            memory = {}
+        sizes = memory.get("bytes_limit"), memory.get("bytes_in_use")
+        devices.append(Device(str(device), device.platform, device.device_kind, *sizes))
     return tuple(devices)
-
-
-def _memory(device: Any) -> Mapping[str, int]:
-    """Returns the backend's memory statistics; empty if it has none."""
-    try:
-        return device.memory_stats() or {}
-    except (NotImplementedError, RuntimeError):
-        return {}
-
-
-def _x64() -> bool:
-    import jax
-
-    return bool(jax.config.read("jax_enable_x64"))
 
 
 def time_compilation() -> Compilation:
@@ -264,7 +248,7 @@ def time_compilation() -> Compilation:
 
     product = jax.jit(jnp.matmul)
     start = time.perf_counter()
-    small = np.asarray(product(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([[1.0, 2.0], [3.0, 4.0]])))
+    small = np.asarray(product(*[jnp.array([[1.0, 2.0], [3.0, 4.0]])] * 2))
     first = time.perf_counter() - start
     if small.tolist() != [[7.0, 10.0], [15.0, 22.0]]:
         raise ArithmeticError(f"[[1, 2], [3, 4]] squared came out as {small.tolist()}")
@@ -273,25 +257,16 @@ def time_compilation() -> Compilation:
     corner = float(product(ones, ones)[-1, -1])
     if corner != size:
         raise ArithmeticError(f"a row of {size} ones times a column of ones came out as {corner}")
-    seconds = min(_timed(lambda: product(ones, ones).block_until_ready()) for _ in range(3))
+    seconds = min(timeit.repeat(lambda: product(ones, ones).block_until_ready(), number=1, repeat=3))
     return Compilation(first, size, seconds, 2 * size**3 / seconds / 1e9)
-
-
-def _timed(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def nvidia_gpus() -> list[tuple[str, str]]:
     """Returns (name, driver version) of each GPU listed by nvidia-smi; empty without a driver."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # no such program, or no driver
         return []
     rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
     return [(name.strip(), driver.strip()) for name, driver in rows]
@@ -332,9 +307,18 @@ def show(diagnosis: Diagnosis) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    versions = [(name, version or "missing") for name, version in diagnosis.versions.items()]
+    sections = {
+        "Versions": [("python", f"{diagnosis.python} ({diagnosis.system})"), *versions],
+        "Machine": machine_rows(diagnosis),
+        "Optional": [extra_row(extra) for extra in diagnosis.extras],
+        "Advice": [("-", line) for line in diagnosis.advice],
+        "Broken": [("-", line) for line in diagnosis.problems],
+    }
     console = Console()
-
-    def section(title: str, rows: list[tuple[str, str]]) -> None:
+    for title, rows in sections.items():
+        if not rows:
+            continue
         table = Table.grid(padding=(0, 2))
         table.add_column(min_width=12)
         for left, right in rows:
@@ -342,36 +326,21 @@ def show(diagnosis: Diagnosis) -> None:
         console.print(Text(title, style="bold"))
         console.print(table)
         console.print()
-
-    section("Versions", version_rows(diagnosis))
-    section("Machine", machine_rows(diagnosis))
-    section("Optional", [extra_row(extra) for extra in diagnosis.extras])
-    if diagnosis.advice:
-        section("Advice", [("-", line) for line in diagnosis.advice])
-    if diagnosis.problems:
-        section("Broken", [("-", line) for line in diagnosis.problems])
-    else:
+    if not diagnosis.problems:
         console.print(Text("The core works.", style="bold green"))
-
-
-def version_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Returns rows for the versions of Python, derex and its requirements."""
-    versions = [(name, version or "missing") for name, version in diagnosis.versions.items()]
-    return [("python", f"{diagnosis.python} ({diagnosis.system})"), *versions]
 
 
 def machine_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Returns rows for host, devices, precision and compilation."""
     host, speed = diagnosis.host, diagnosis.compilation
-    cores = UNKNOWN if host.cores is None else str(host.cores)
     memory, disk = size_text(host.ram_bytes), size_text(host.disk_free_bytes)
-    rows = [("host", f"{cores} cores, {memory} memory, {disk} disk free here")]
+    rows = [("host", f"{host.cores or 'unknown'} cores, {memory} memory, {disk} disk free here")]
     for device in diagnosis.devices:
         used, limit = size_text(device.bytes_in_use), size_text(device.bytes_limit)
         known = "" if device.bytes_limit is None else f", {used} of {limit} in use"
         kind = device.kind if device.kind == device.platform else f"{device.kind} ({device.platform})"
         rows.append((device.name, kind + known))
-    rows.append(("64-bit", {True: "on", False: "off (JAX's default)", None: UNKNOWN}[diagnosis.x64]))
+    rows.append(("64-bit", {True: "on", False: "off (JAX's default)", None: "unknown"}[diagnosis.x64]))
     if speed is None:
         return [*rows, ("compilation", "fails")]
     large = f"{speed.size}×{speed.size} product {1e3 * speed.seconds:.1f} ms, {speed.gflops:,.0f} GFLOP/s"
@@ -389,5 +358,5 @@ def extra_row(extra: Extra) -> tuple[str, str]:
 def size_text(count: int | None) -> str:
     """Formats a number of bytes as GiB or MiB."""
     if count is None:
-        return UNKNOWN
+        return "unknown"
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

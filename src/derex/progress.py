@@ -55,11 +55,11 @@ class ProgressBar:
         if self._enabled:
             self._bar.stop()
 
-    def start(self, label: str = "", status: str = "compiling") -> None:
+    def start(self, label: str = "") -> None:
         """Starts the next task."""
         self.label, self._first = label, None
         self._last_line = time.monotonic()
-        self.show(status)
+        self.show("compiling")
 
     def announce(self, status: str) -> None:
         """Shows the status behind the bar; of a single task also as a plain line, where there is no live bar."""
@@ -87,13 +87,13 @@ class ProgressBar:
         count = f"{short_count(done)}/{short_count(total)}"
         left = f", {max(total - done, 0) * copies / rate:.0f} s left" if rate else ""
         speed = f"{short_count(rate)} steps/s" if rate else ""
-        line = ", ".join(filter(None, (count, speed))) + left
-        if self._tasks == 1:
+        line = "  ".join(filter(None, (", ".join(filter(None, (count, speed))) + left, news)))
+        if self._tasks == 1:  # the bar itself has the count and the time left
             self.show("  ".join(filter(None, (speed, news))), done / max(total, 1), count)
         else:
-            self.show("  ".join(filter(None, (line, news))), done / max(total, 1))
+            self.show(line, done / max(total, 1))
         if self._enabled and not self._live and now - self._last_line > LINE_SECONDS:
-            self.print(self._labelled("  ".join(filter(None, (line, news)))))
+            self.print(self._labelled(line))
             self._last_line = now
 
     def finish(self, result: str = "") -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from derex import cli
 from derex._text import install_command
-from derex.cli.envs import action_text, suites_found
+from derex.cli.envs import action_text, list_suites
 from derex.envs import make, names, registry
 from derex.envs.registry import SUITES
 from derex.types import MultiDiscrete
@@ -102,6 +103,15 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"examples:\n  derex {command}" in text
 
 
+def test_train_help_begins_with_ten_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that people use; all others follow in named groups."""
+    assert exit_code("train", "--help") == 0
+    first, _, others = capsys.readouterr().out.partition(" logging options ")
+    ten = ["env", "out", "method", "form", "preset", "steps", "seeds", "streams", "overwrite", "resume"]
+    assert re.findall(r"^. --([\w.-]+)", first, re.MULTILINE) == ten
+    assert all(f" {group} options " in others for group in ("workers", "numerics", "agent", "representation"))
+
+
 def test_envs_lists_all_that_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("envs", "--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -129,16 +139,16 @@ def test_envs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_suite_that_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "is_installed", lambda suite: False)
-    found = {suite.name: suite for suite in suites_found()}
-    assert not any(suite.installed for suite in found.values())
-    assert found["gymnax"].install == install_command("gymnax")
-    assert found["babyai"].install == install_command("minigrid")
-    assert found["dmlab"].install == "no package; see docs/environments.md"
+    found = {suite["name"]: suite for suite in list_suites()}
+    assert not any(suite["installed"] for suite in found.values())
+    assert found["gymnax"]["install"] == install_command("gymnax")
+    assert found["babyai"]["install"] == install_command("minigrid")
+    assert found["dmlab"]["install"] == "no package; see docs/environments.md"
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_that_steps_many_at_once_says_so(suite: str) -> None:
-    found = {each.name: each.runs for each in suites_found()}
+    found = {each["name"]: each["runs"] for each in list_suites()}
     entry = SUITES[suite]
     threads = hasattr(importlib.import_module(entry.module), "make_many")
     assert found[suite] == (

@@ -18,14 +18,15 @@ from derex.envs.registry import make
 from derex.report.curves import Curve, CurvePanel, Line, learning_figure, learning_section
 from derex.representations.methods import METHODS
 from derex.studies import exploration as running
-from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden, resolved
-from derex.studies.exploration_report import (
+from derex.studies.definitions import ExplorationCase, ExplorationStudy, is_hidden
+from derex.studies.exploration import (
     COLUMNS,
-    KeptRuns,
     Run,
     column,
     final,
+    load_run,
     panels_of,
+    prepare_run,
     steps_until_solved,
     summarise,
     table_row,
@@ -88,7 +89,7 @@ def trained(toy, monkeypatch):
 
 
 def test_the_grid_has_every_method_and_the_forms_that_make_sense():
-    study = resolved(ExplorationStudy())
+    study = ExplorationStudy()
     cases = study.cases()
     assert len({case.name for case in cases}) == len(cases) == 3 * 7 + 6
     assert [case.env for case in cases] == sorted([case.env for case in cases], key=study.envs.index)
@@ -113,7 +114,7 @@ def test_names_are_folders():
 
 
 def test_all_methods_have_the_same_agent_and_their_own_representation():
-    study = resolved(ExplorationStudy())
+    study = ExplorationStudy()
     for env in study.envs:
         configs = [train_config(study, case) for case in study.cases() if case.env == env]
         agents = {(config.method, config.form): config.agent for config in configs}
@@ -190,8 +191,8 @@ def test_numbers_picture_page_and_rows(toy):
         assert text in page
     assert "<code>runs/rooms-chain-2-vmpo</code>" in page
     assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*\b(?:src|href)=["'](?!data:)""", page)
-    assert result.columns == COLUMNS
-    assert [row[:2] for row in result.rows] == [(ENV, "vmpo"), (ENV, "derex, states")]
+    assert result.table.columns == COLUMNS
+    assert [row[:2] for row in result.table.rows] == [(ENV, "vmpo"), (ENV, "derex, states")]
 
 
 # ------------------------------------------------------------------------------------------- going on
@@ -285,10 +286,12 @@ def test_a_run_whose_config_is_damaged_can_be_trained_again(toy, copied, config)
     file.unlink() if config is None else file.write_text(config)
     with pytest.raises(FileExistsError, match="holds no run"):
         claim_folder(asked.out, asked.overwrite)
-    KeptRuns(study).begin(case, asked)
+    header = copied / "cases" / f"{case.name}.json"
+    assert load_run(header, asked) is not None
+    prepare_run(header, asked)
     claim_folder(asked.out, asked.overwrite)
     assert not list(asked.out.iterdir())
-    assert KeptRuns(study).get(case, asked) is None
+    assert load_run(header, asked) is None
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(toy, copied, trained, monkeypatch):
@@ -299,12 +302,12 @@ def test_a_run_that_diverges_does_not_stop_the_others(toy, copied, trained, monk
 
     monkeypatch.setattr(running, "train", diverge)
     result = running.run(replace(TOY, out=copied))
-    assert [row[1:3] for row in result.rows][1] == ("vmpo", "diverged")
+    assert [row[1:3] for row in result.table.rows][1] == ("vmpo", "diverged")
     metrics = read_json(copied / "metrics.json")
     assert [entry["label"] for entry in metrics["results"]] == ["derex, states"]
     assert metrics["results"][0]["overhead"] is None
     assert list(metrics["diverged"]) == [f"{ENV}, vmpo"]
-    with pytest.raises(ValueError, match="all runs diverged, the first thus: training diverged by step 512"):
+    with pytest.raises(ValueError, match="all runs diverged"):
         running.run(replace(TOY, out=copied, methods=("vmpo",)))
 
 
@@ -431,14 +434,16 @@ def test_the_figure_is_a_file(tmp_path, count):
 
 
 def test_quick_is_small_and_what_is_given_wins():
-    short = resolved(ExplorationStudy(quick=True))
+    short = ExplorationStudy.shortened()
     assert len(short.cases()) <= 4
-    full: dict[str, Any] = asdict(resolved(ExplorationStudy()))
+    full: dict[str, Any] = asdict(ExplorationStudy())
     for name, value in full.items():
         if name != "quick" and getattr(short, name) != value:
-            assert getattr(resolved(ExplorationStudy(quick=True, **{name: value})), name) == value
+            assert getattr(ExplorationStudy.shortened(**{name: value}), name) == value
     options = ["--quick", "--steps", "10000000", "--envs", "deep-sea-20", "catch", "--seeds", "5"]
-    typed = resolved(cli.parse(ExplorationStudy, options, "derex", ()))
+    typed = cli.parse(
+        ExplorationStudy, options, "derex", (), default=ExplorationStudy(**ExplorationStudy.short)
+    )
     assert (typed.steps, typed.envs, typed.seeds) == (10_000_000, ("deep-sea-20", "catch"), 5)
     assert typed.streams == short.streams
     kinds = {type(getattr(short, field.name)) for field in fields(short)}

@@ -15,11 +15,9 @@ from derex.envs import FOUR_ROOMS, GridWorld
 from derex.estimators import streams
 from derex.progress import ProgressBar
 from derex.studies import pomdp as running
-from derex.studies.common import claim_folder
-from derex.studies.definitions import FEW, PomdpCase, PomdpStudy, resolved
-from derex.studies.pomdp import KeptCases
+from derex.studies.common import claim_folder, summarise_groups
+from derex.studies.definitions import FEW, PomdpCase, PomdpStudy
 from derex.studies.pomdp_cases import evaluate, make_data
-from derex.studies.pomdp_report import summarise
 
 # Both p ask for the same networks and as many updates, so that their programs are compiled once.
 TOY = PomdpStudy(
@@ -122,14 +120,14 @@ def test_pictures_page_and_rows(toy):
     assert "Accuracy of beliefs" in page
     assert "Bonuses and clocks" in page
     assert not re.findall(r"""<(?:script|img|link|iframe)[^>]*\b(?:src|href)=["'](?!data:)""", page)
-    assert len(result.rows) == 4
-    assert [row[0] for row in result.rows][:2] == [
+    assert len(result.table.rows) == 4
+    assert [row[0] for row in result.table.rows][:2] == [
         "p = 0, k = 3, few features",
         "p = 0, k = 5, many features",
     ]
     summary = read_metrics(out)["summary"]
-    for cells, entry in zip(result.rows, summary, strict=True):
-        shown = dict(zip(result.columns, cells, strict=True))
+    for cells, entry in zip(result.table.rows, summary, strict=True):
+        shown = dict(zip(result.table.columns, cells, strict=True))
         assert shown["accuracy"] == f"{entry['decoded_accuracy']['mean']:.3f}"
         assert shown["exact ~ 1/d"] == f"{entry['spearman_exact']['mean']:.3f}"
 
@@ -137,12 +135,13 @@ def test_pictures_page_and_rows(toy):
 def test_summary_is_over_seeds_and_leaves_out_what_is_not_known(toy):
     row = read_metrics(toy[0])["results"][1]
     other = row | {"seed": 1, "decoded_accuracy": row["decoded_accuracy"] + 0.5, "trace_exact": None}
-    (entry,) = summarise([row, other])
+    keys, names = ("purpose", "p", "k"), ("decoded_accuracy", "trace_exact")
+    (entry,) = summarise_groups([row, other], keys, names)
     assert entry["seeds"] == 2
     assert entry["decoded_accuracy"]["mean"] == pytest.approx(row["decoded_accuracy"] + 0.25)
     assert entry["decoded_accuracy"]["min"] == row["decoded_accuracy"]
     assert entry["trace_exact"]["mean"] == row["trace_exact"]
-    (entry,) = summarise([other])
+    (entry,) = summarise_groups([other], keys, names)
     assert "trace_exact" not in entry
 
 
@@ -179,11 +178,11 @@ def test_a_finished_study_runs_nothing_again_and_a_new_p_only_itself(copied, eva
 @pytest.fixture
 def pretended(toy, evaluated, monkeypatch):
     """As `evaluated`, with outcomes of the shared run in the place of new ones."""
-    finished = KeptCases(replace(TOY, out=toy[0]))
+    finished = replace(TOY, out=toy[0])
 
     def spy(study, group, *_):
         evaluated.extend(case.name for case in group)
-        yield from ((case, finished.get(replace(case, seed=0))) for case in group)
+        yield from ((case, running.load_outcome(finished, replace(case, seed=0))) for case in group)
 
     monkeypatch.setattr(running, "evaluate", spy)
     return evaluated
@@ -283,7 +282,7 @@ def test_a_damaged_case_is_computed_again(copied, pretended, capsys, name):
 def test_a_damaged_checkpoint_is_removed_and_the_fit_starts_again(toy, copied, evaluated, capsys):
     case = TOY.cases()[0]
     (copied / "cases" / f"{case.name}.npz").unlink()
-    checkpoint = KeptCases(replace(TOY, out=copied)).checkpoint(case)
+    checkpoint = running.prepare_checkpoint(replace(TOY, out=copied), case)
     checkpoint.write_bytes(b"PK\x03\x04 half a model")
     running.run(replace(TOY, out=copied))
     assert evaluated == [case.name]
@@ -306,10 +305,10 @@ def test_other_studies_folders_are_refused(tmp_path):
 
 
 def test_quick_keeps_what_the_user_chose():
-    short = resolved(PomdpStudy(quick=True, steps=7, p=(0.5,)))
+    short = PomdpStudy.shortened(steps=7, p=(0.5,))
     assert (short.steps, short.p) == (7, (0.5,))
     assert (short.width, short.horizon, short.large_k) == (64, 100, 32)
-    assert resolved(PomdpStudy(quick=True)).p == (0.3, 0.6)
+    assert PomdpStudy.shortened().p == (0.3, 0.6)
     assert {case.purpose for case in short.cases()} == {"pictured", "decoded"}
 
 

@@ -1,63 +1,68 @@
 """--quick shortens what was not given, and nothing else: options that equal the full study's defaults are given too."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 
 import pytest
 
 from derex import cli
+from derex.cli import studies
 from derex.studies.definitions import (
     AsymmetryStudy,
+    ExplorationStudy,
     PixelsStudy,
     PomdpStudy,
     TabularStudy,
     UnseenStudy,
-    resolved,
 )
 
-STUDIES = (TabularStudy, PixelsStudy, UnseenStudy, AsymmetryStudy, PomdpStudy)
+STUDIES = (TabularStudy, PixelsStudy, UnseenStudy, AsymmetryStudy, PomdpStudy, ExplorationStudy)
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """What `derex reproduce` would run for these words."""
+    asked = []
+    monkeypatch.setattr(studies, "show", lambda results: None)
+    load = studies.load
+    monkeypatch.setattr(studies, "load", lambda path: asked.append if path.endswith(":run") else load(path))
+
+    def parse(study, *words):
+        assert cli.main(["reproduce", study.name, *words]) == 0
+        return asked.pop()
+
+    return parse
 
 
 def changed_by_quick(study):
-    full, short = (asdict(resolved(study(quick=quick))) for quick in (False, True))
+    full, short = asdict(study()), asdict(study.shortened())
     return {name: value for name, value in full.items() if name != "quick" and short[name] != value}
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_value_equal_to_the_full_default_wins(study):
+def test_a_value_equal_to_the_full_default_wins(study, typed):
     full = changed_by_quick(study)
-    assert full
+    assert full.keys() == study.short.keys()
+    assert typed(study) == study()
+    assert typed(study, "--quick") == study.shortened()
     for name, value in full.items():
-        assert getattr(resolved(study(quick=True, **{name: value})), name) == value, name
-    assert asdict(resolved(study(quick=True, **full))) == asdict(resolved(study())) | {"quick": True}
-
-
-def as_options(name, value):
-    values = value if isinstance(value, tuple) else (value,)
-    return [f"--{name.replace('_', '-')}", *map(str, values)]
+        values = value if isinstance(value, tuple) else (value,)
+        words = ["--quick", f"--{name.replace('_', '-')}", *map(str, values)]
+        assert typed(study, *words) == study.shortened(**{name: value})
+    assert asdict(study.shortened(**full)) == asdict(study()) | {"quick": True}
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_so_does_an_option_that_was_typed(study):
-    for name, value in changed_by_quick(study).items():
-        typed = resolved(cli.parse(study, ["--quick", *as_options(name, value)], "derex", ()))
-        assert asdict(typed) == asdict(resolved(study(quick=True))) | {name: value}
+def test_a_study_is_of_plain_values(study):
+    for config in (study(), study.shortened()):
+        kinds = {type(getattr(config, field.name)) for field in fields(config) if field.name != "out"}
+        assert kinds <= {int, tuple, bool, str, float}
+        json.dumps(asdict(config), default=str)
 
 
-@pytest.mark.parametrize("study", STUDIES)
-def test_a_resolved_study_is_of_plain_values(study):
-    """Those that others serialise, hash and trace."""
-    for quick in (False, True):
-        config = resolved(study(quick=quick))
-        kinds = {field.name: type(getattr(config, field.name)) for field in fields(config)}
-        assert set(kinds.values()) - {type(config.out)} <= {int, tuple, bool, str, float}
-        assert resolved(config) == config
-        json.dumps(asdict(replace(config)), default=str)
-
-
-def test_help_shows_the_full_defaults(capsys):
+@pytest.mark.parametrize(("words", "shown"), [((), ("8000", "32768")), (("--quick",), ("1000", "4096"))])
+def test_help_shows_the_defaults(words, shown, capsys):
     with pytest.raises(SystemExit):
-        cli.main(["reproduce", "pomdp", "--help"])
+        cli.main(["reproduce", "pomdp", *words, "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "8000" in text
-    assert "32768" in text
+    assert all(number in text for number in shown)

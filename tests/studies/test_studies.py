@@ -10,9 +10,16 @@ import pytest
 from derex.report import load_comparison
 from derex.studies.asymmetry import make_maze, value_error
 from derex.studies.asymmetry import run as run_asymmetry
-from derex.studies.common import Setting, claim_folder, fit_and_score, make_problem, named_map
+from derex.studies.common import claim_folder, fit_and_score, make_problem, named_map
 from derex.studies.decomposition import run as run_decomposition
-from derex.studies.definitions import FIGURE, AsymmetryStudy, PixelsStudy, TabularStudy, UnseenStudy, resolved
+from derex.studies.definitions import (
+    FIGURE,
+    AsymmetryStudy,
+    PixelsStudy,
+    Setting,
+    TabularStudy,
+    UnseenStudy,
+)
 from derex.studies.unseen import run as run_unseen
 
 
@@ -23,7 +30,7 @@ def four_rooms():
 
 @pytest.mark.parametrize(("objective", "off_diagonal"), [("derex", 0.05), ("nested", 0.02)])
 def test_tabular_fit_is_the_exact_decomposition(four_rooms, objective, off_diagonal):
-    scores = fit_and_score(four_rooms, "tabular", Setting(objective, 16), 0, steps=1500).scores
+    _, scores = fit_and_score(four_rooms, "tabular", Setting(objective, 16), 0, steps=1500)
     assert scores["captured_energy"] > 0.995
     assert scores["trace_ratio"] == pytest.approx(1.0, abs=0.02)
     assert scores["largest_off_diagonal"] < off_diagonal
@@ -32,7 +39,7 @@ def test_tabular_fit_is_the_exact_decomposition(four_rooms, objective, off_diago
 
 @pytest.mark.parametrize("control", ["untrained", "shuffled"])
 def test_controls_capture_little(four_rooms, control):
-    scores = fit_and_score(four_rooms, "tabular", Setting("derex", 16, control=control), 0, steps=300).scores
+    _, scores = fit_and_score(four_rooms, "tabular", Setting("derex", 16, control=control), 0, steps=300)
     assert scores["captured_energy"] < 0.6
     assert abs(scores["trace_ratio"]) < 0.3
 
@@ -40,7 +47,7 @@ def test_controls_capture_little(four_rooms, control):
 def test_a_maze_with_one_way_doors_is_decomposed_exactly():
     problem = make_problem("maze", 7, 50_000)
     assert any(arrow in "".join(problem.world.map.rows) for arrow in "<>^v")
-    scores = fit_and_score(problem, "tabular", Setting("nested", 16), 0, steps=2000).scores
+    _, scores = fit_and_score(problem, "tabular", Setting("nested", 16), 0, steps=2000)
     assert scores["captured_energy"] > 0.995
 
 
@@ -51,7 +58,7 @@ def test_figure_is_the_papers():
 @pytest.fixture(scope="module")
 def tabular(tmp_path_factory):
     out = tmp_path_factory.mktemp("studies") / "tabular"
-    return out, run_decomposition(TabularStudy(out=out, quick=True))
+    return out, run_decomposition(TabularStudy.shortened(out=out))
 
 
 def test_tabular_study_writes_everything(tabular):
@@ -97,7 +104,7 @@ def test_study_resumes_its_own_folder_and_refuses_others(tabular, tmp_path):
     out, _ = tabular
     claim_folder(out, "tabular")
     with pytest.raises(FileExistsError, match="holds 'tabular'"):
-        run_decomposition(PixelsStudy(out=out, quick=True))
+        run_decomposition(PixelsStudy.shortened(out=out))
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="not empty"):
         claim_folder(tmp_path, "tabular")
@@ -106,7 +113,7 @@ def test_study_resumes_its_own_folder_and_refuses_others(tabular, tmp_path):
 
 
 def small_unseen(out: Path) -> UnseenStudy:
-    return replace(UnseenStudy(out=out, quick=True), encoders=("mlp",))
+    return replace(UnseenStudy.shortened(out=out), encoders=("mlp",))
 
 
 def test_unseen_room_gets_the_larger_bonus(tmp_path):
@@ -144,10 +151,10 @@ def test_mazes_have_the_doors_that_were_asked_for():
 
 
 def test_quick_keeps_what_the_user_chose(tmp_path):
-    assert resolved(TabularStudy(quick=True, seeds=2)).seeds == 2
-    assert resolved(TabularStudy(quick=True)).seeds == 1
+    assert TabularStudy.shortened(seeds=2).seeds == 2
+    assert TabularStudy.shortened().seeds == 1
     with pytest.raises(ValueError, match="maps: expected 'four-rooms'"):
-        run_decomposition(TabularStudy(out=tmp_path / "t", quick=True, maps=("four-room",)))
+        run_decomposition(TabularStudy.shortened(out=tmp_path / "t", maps=("four-room",)))
     assert not (tmp_path / "t").exists()
 
 
@@ -161,6 +168,6 @@ def test_unknown_map_is_refused(tmp_path):
 @pytest.mark.slow
 def test_pixels_reach_their_target():
     problem = make_problem("rooms", 0, 50_000)
-    scores = fit_and_score(problem, "conv", Setting("derex", 16), 0, steps=1500).scores
+    _, scores = fit_and_score(problem, "conv", Setting("derex", 16), 0, steps=1500)
     assert scores["captured_energy"] > 0.98
     assert scores["spearman"] > scores["spearman_exact"] - 0.03

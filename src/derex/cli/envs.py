@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import tyro
@@ -18,7 +18,7 @@ EXAMPLES = (
     "derex envs --check jax:my_package.my_module:MyEnvironment",
     "derex train --env deep-sea-20 --out runs/sea",
 )
-COLUMNS = ("name", "what it is", "for example", "observation", "actions", "cut after", "success", "states")
+COLUMNS = ["name", "what it is", "for example", "observation", "actions", "cut after", "success", "states"]
 
 
 @dataclass(frozen=True)
@@ -33,73 +33,27 @@ class Envs:
     """print JSON"""
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One built-in environment of the list; sizes are those of its example."""
-
-    name: str
-    summary: str
-    example: str
-    observation: str
-    actions: str
-    horizon: int
-    success_return: float | None
-    """None: success is not defined"""
-    states: int
-    """0: states are not numbered"""
-
-
-@dataclass(frozen=True)
-class ListedSuite:
-    """One suite of the list."""
-
-    name: str
-    summary: str
-    example: str
-    runs: str
-    """where its environments are stepped: on the accelerator, in threads, or in processes"""
-    installed: bool
-    install: str
-    """the command that installs it"""
-
-
 def run(arguments: list[str]) -> int:
     """`derex envs [SUITE] [--json]`, `derex envs --check NAME`."""
     options = parse(Envs, arguments, "derex envs", EXAMPLES)
     if options.check:
-        return _check(options.check, options.json)
-    if options.suite:
-        return _show_names(options.suite, options.json)
-    environments, suites = listed(), suites_found()
-    if options.json:
-        content = {
-            "environments": [asdict(each) for each in environments],
-            "suites": [asdict(each) for each in suites],
-            "sets": {name: {"summary": summary, "tasks": tasks} for name, summary, tasks in sets_found()},
-        }
-        print(json.dumps(content, indent=1))
-        return 0
-    print_table(list(COLUMNS), [_row(each) for each in environments])
-    print("\nN and L stand for a number. All are JAX and run on the accelerator.\n")
-    rows = [
-        [each.name, each.summary, each.example, each.runs, "installed" if each.installed else each.install]
-        for each in suites
-    ]
-    print_table(["suite", "what it is", "for example", "runs", ""], rows)
-    print()
-    print_table(
-        ["set", "what it is", "tasks"],
-        [[name, summary, str(len(tasks))] for name, summary, tasks in sets_found()],
-    )
-    print(
-        "\nSeveral tasks, one agent: a set, or names with commas between. `derex envs NAME` lists the names of a"
-    )
-    print("suite or a set. Your own: docs/environments.md.")
+        found: Any = check(options.check)
+        text = "\n".join("\n  ".join([f"{task}: passed", *lines]) for task, lines in found.items())
+    elif options.suite:
+        found = list_names(options.suite)
+        text = "\n".join(found) or f"{options.suite} has no list of names."
+    else:
+        lists = {"environments": list_builtin(), "suites": list_suites(), "sets": list_sets()}
+        if not options.json:
+            _show(lists)
+            return 0
+        found, text = lists, ""
+    print(json.dumps(found, indent=1) if options.json else text)
     return 0
 
 
-def _check(name: str, as_json: bool) -> int:
-    """Prints what was checked of each task of a name; an environment that breaks the interface raises ValueError."""
+def check(name: str) -> dict[str, list[str]]:
+    """What was checked of each task of a name; an environment that breaks the interface raises ValueError."""
     from derex.envs.checks import check_environment, check_host_environment
     from derex.envs.registry import expand_tasks, is_host, make, make_host
 
@@ -113,71 +67,64 @@ def _check(name: str, as_json: bool) -> int:
                 environment.close()
         else:
             checked[task] = check_environment(make(task))
-    if as_json:
-        print(json.dumps(checked, indent=1))
-        return 0
-    for task, lines in checked.items():
-        print("\n  ".join([f"{task}: passed", *lines]))
-    return 0
+    return checked
 
 
-def _show_names(suite: str, as_json: bool) -> int:
-    names = offered(suite)
-    if as_json:
-        print(json.dumps(names, indent=1))
-    elif names:
-        print("\n".join(names))
-    else:
-        print(f"{suite} has no list of names.")
-    return 0
-
-
-def offered(suite: str) -> list[str]:
+def list_names(suite: str) -> list[str]:
     """Names of the environments of a suite or set; an unknown or missing one raises."""
     from derex.envs.registry import suite_names
 
-    sets = {name: tasks for name, _, tasks in sets_found()}
-    if suite in sets and suite not in {each.name for each in suites_found()}:
-        return sets[suite]
-    missing = {each.name: each.install for each in suites_found() if not each.installed}
+    suites, sets = {each["name"]: each for each in list_suites()}, list_sets()
+    if suite in sets and suite not in suites:
+        return sets[suite]["tasks"]
     try:
         return suite_names(suite)
     except ImportError as error:
-        if suite not in missing:
+        if suite not in suites or suites[suite]["installed"]:
             raise
-        raise UsageError(f"suite: {suite} is not installed. {missing[suite]}") from error
+        raise UsageError(f"suite: {suite} is not installed. {suites[suite]['install']}") from error
 
 
-def listed() -> list[Listed]:
-    """Every built-in environment."""
+def list_builtin() -> list[dict[str, Any]]:
+    """Every built-in environment, with the sizes of its example."""
     from derex.envs.registry import builtin_environments, make
 
-    entries = []
+    found = []
     for entry in builtin_environments():
         spec = make(entry.example).spec
-        observation, actions = observation_text(spec.observation), action_text(spec.action)
-        numbers = spec.horizon, spec.success_return, spec.n_states
-        entries.append(Listed(entry.pattern, entry.summary, entry.example, observation, actions, *numbers))
-    return entries
+        found.append(
+            {
+                "name": entry.pattern,
+                "summary": entry.summary,
+                "example": entry.example,
+                "observation": observation_text(spec.observation),
+                "actions": action_text(spec.action),
+                "horizon": spec.horizon,
+                "success_return": spec.success_return,
+                "states": spec.n_states,
+            }
+        )
+    return found
 
 
-def sets_found() -> list[tuple[str, str, list[str]]]:
-    """Each set of tasks: its name, its summary, and its tasks."""
-    from derex.envs.registry import SETS
-
-    return [(name, found.summary, list(found.tasks())) for name, found in SETS.items()]
-
-
-def suites_found() -> list[ListedSuite]:
-    """Each suite, and whether it is installed."""
+def list_suites() -> list[dict[str, Any]]:
+    """Each suite: where its environments are stepped, whether it is installed, and the command that installs it."""
     from derex.envs.registry import SUITES, is_installed
 
     found = []
     for name, suite in SUITES.items():
         runs = ("in threads" if suite.threads else "in processes") if suite.host else "on the accelerator"
         install = install_command(suite.extra) if suite.extra else "no package; see docs/environments.md"
-        found.append(ListedSuite(name, suite.summary, suite.example, runs, is_installed(name), install))
+        entry = {"name": name, "summary": suite.summary, "example": suite.example, "runs": runs}
+        found.append(entry | {"installed": is_installed(name), "install": install})
     return found
+
+
+def list_sets() -> dict[str, dict[str, Any]]:
+    """Each set of tasks: its summary and its tasks."""
+    from derex.envs.registry import SETS
+
+    return {name: {"summary": found.summary, "tasks": list(found.tasks())} for name, found in SETS.items()}
 
 
 def observation_text(observation: Any) -> str:
@@ -199,8 +146,27 @@ def action_text(action: Any) -> str:
     return f"{numbers} in [{action.low:g}, {action.high:g}]"
 
 
-def _row(entry: Listed) -> list[str]:
-    success = "–" if entry.success_return is None else f"return ≥ {entry.success_return:g}"
-    numbered = f"{entry.states:,}" if entry.states else "–"
-    texts = entry.name, entry.summary, entry.example, entry.observation, entry.actions
-    return [*texts, f"{entry.horizon} steps", success, numbered]
+def _show(found: dict[str, Any]) -> None:
+    """Prints the lists as tables."""
+    rows = []
+    for each in found["environments"]:
+        success = "–" if each["success_return"] is None else f"return ≥ {each['success_return']:g}"
+        texts = [each[name] for name in ("name", "summary", "example", "observation", "actions")]
+        rows.append(
+            [*texts, f"{each['horizon']} steps", success, f"{each['states']:,}" if each["states"] else "–"]
+        )
+    print_table(COLUMNS, rows)
+    print("\nN and L stand for a number. All are JAX and run on the accelerator.\n")
+    rows = [
+        [*(each[name] for name in ("name", "summary", "example", "runs")),
+         "installed" if each["installed"] else each["install"]]
+        for each in found["suites"]
+    ]  # fmt: skip
+    print_table(["suite", "what it is", "for example", "runs", ""], rows)
+    print()
+    rows = [[name, each["summary"], str(len(each["tasks"]))] for name, each in found["sets"].items()]
+    print_table(["set", "what it is", "tasks"], rows)
+    print(
+        "\nSeveral tasks, one agent: a set, or names with commas between. `derex envs NAME` lists the names of a\n"
+        "suite or a set. Your own: docs/environments.md."
+    )

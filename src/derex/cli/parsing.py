@@ -11,6 +11,11 @@ from typing import Any
 from derex._text import PathOption
 
 LARGEST_SEED = 2**31 - 1
+OWN_ENV = (
+    "repeat the run's environment here if it is your own code, such as jax:package.module:Class; otherwise its code is "
+    "not imported"
+)
+"""text of --env where a run is read"""
 
 
 class UsageError(ValueError):
@@ -22,8 +27,9 @@ def parse(
     arguments: list[str],
     command: str,
     examples: tuple[str, ...],
-    summary: str | None = None,
+    *,
     pairs: bool = False,
+    default: Any = None,
 ) -> Any:
     """Fills the dataclass `config` from the arguments; `--help` prints its fields, then the examples.
 
@@ -32,8 +38,8 @@ def parse(
         arguments: words after the command.
         command: as the user calls it, for the help.
         examples: command lines printed after the help.
-        summary: printed above the options if the dataclass has no docstring.
         pairs: whether each flag has a --no- form too.
+        default: a `config` with other defaults than its own.
     """
     import tyro
 
@@ -42,15 +48,16 @@ def parse(
     try:
         return tyro.cli(
             config,
+            default=default,
             prog=command,
-            description=inspect.cleandoc(config.__doc__) if config.__doc__ else summary,
+            description=inspect.getdoc(config),
             args=arguments,
             config=() if pairs else (tyro.conf.FlagCreatePairsOff,),
             registry=registry,
         )
     except SystemExit as stop:
         if not stop.code and {"-h", "--help"} & set(arguments):
-            print(examples_text(examples))
+            print(_examples_text(examples))
         raise
 
 
@@ -81,18 +88,23 @@ def check_checkpoint(which: str) -> None:
         raise ValueError(f"--checkpoint: expected latest, best, or a step; got {which!r}.")
 
 
-def columns_text(entries: dict[str, str]) -> list[str]:
-    """Lines of a help text: names and their descriptions."""
-    return [f"  {name:<12}{text}" for name, text in entries.items()]
+def help_page(
+    head: tuple[str, ...], sections: dict[str, dict[str, str]], note: str, examples: tuple[str, ...]
+) -> str:
+    """A help text: paragraphs, lists of names and their descriptions, a note and examples."""
+    lists = [
+        "\n".join([f"{title}:", *(f"  {name:<12}{text}" for name, text in entries.items())])
+        for title, entries in sections.items()
+    ]
+    return "\n\n".join([*head, *lists, note, _examples_text(examples)])
 
 
-def examples_text(commands: tuple[str, ...]) -> str:
-    """The last section of a help text."""
+def _examples_text(commands: tuple[str, ...]) -> str:
     return "examples:\n" + textwrap.indent("\n".join(commands), "  ")
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Prints a table that fits the terminal; headings wrap before cells do, and nothing is cut off.
+    """Prints a table that fits the terminal: wide columns wrap first, and nothing is cut off.
 
     Lines written to a file or a pipe are up to 200 characters long.
     """
@@ -103,14 +115,12 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
     if not rows:
         return
-    room = (Console().width if sys.stdout.isatty() else 200) - 2 * len(columns)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    widths = column_widths(columns, rows, room)
-    for column, width in zip(columns, widths, strict=True):
-        table.add_column(Text(column), overflow="fold", width=width)
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        table.add_column(Text(column), overflow="fold", min_width=min(10, max(map(len, cells))))
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console(width=sum(widths) + 2 * len(columns)).print(table)
+        table.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else 200).print(table, crop=False)
 
 
 def format_number(value: int | float | None) -> str:
@@ -118,14 +128,3 @@ def format_number(value: int | float | None) -> str:
     if value is None or value != value:  # NaN
         return "–"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value}"
-
-
-def column_widths(columns: list[str], rows: list[list[str]], room: int) -> list[int]:
-    """Widths whose sum is at most `room`, if that leaves each column its cells or 10 characters of them."""
-    cells = [max(len(row[place]) for row in rows) for place in range(len(columns))]
-    widths = [max(len(column), cell) for column, cell in zip(columns, cells, strict=True)]
-    least = [min(10, cell) for cell in cells]
-    while sum(widths) > room and widths != least:
-        spare = [width - floor for width, floor in zip(widths, least, strict=True)]
-        widths[spare.index(max(spare))] -= 1
-    return widths

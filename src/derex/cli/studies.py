@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from derex._text import hint
-from derex.cli.parsing import UsageError, columns_text, examples_text, parse, print_table
+from derex.cli.parsing import UsageError, help_page, parse, print_table
 
 if TYPE_CHECKING:
     from derex.studies.common import StudyResult
@@ -53,15 +53,23 @@ class Demo:
 def run_demo(arguments: list[str]) -> int:
     """`derex demo [--out DIR]`."""
     options = parse(Demo, arguments, "derex demo", ("derex demo", "derex demo --out /tmp/look"))
-    configs = {name: load(STUDIES[name].config)(out=options.out / name, quick=True) for name in DEMO}
-    show([(name, run_study(name, config)) for name, config in configs.items()])
+    configs = {name: load(STUDIES[name].config).shortened(out=options.out / name) for name in DEMO}
+    show([(name, _run_study(name, config)) for name, config in configs.items()])
     return 0
 
 
 def run_reproduce(arguments: list[str]) -> int:
     """`derex reproduce STUDY [options]`."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(reproduce_help(), file=sys.stdout if arguments else sys.stderr)
+        head = (
+            "usage: derex reproduce STUDY [options]",
+            "Run one study and write its numbers, pictures and a page to open.",
+        )
+        summaries = {name: study.summary for name, study in STUDIES.items()}
+        note = "Each study has its own options: derex reproduce STUDY --help"
+        examples = ("derex reproduce tabular --quick", "derex reproduce pixels --help")
+        page = help_page(head, {"studies": summaries}, note, examples)
+        print(page, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     name, *rest = arguments
     if name.startswith("-"):
@@ -72,30 +80,13 @@ def run_reproduce(arguments: list[str]) -> int:
         raise UsageError(f"there is no study {name!r}.{near} Studies: {', '.join(STUDIES)}.")
     command = f"derex reproduce {name}"
     examples = (f"{command} --quick", f"{command} --out elsewhere/{name}")
-    config = parse(load(STUDIES[name].config), rest, command, examples, STUDIES[name].summary)
-    show([(name, run_study(name, config))])
+    options = load(STUDIES[name].config)
+    default = options(**options.short) if "--quick" in rest else None
+    show([(name, _run_study(name, parse(options, rest, command, examples, default=default)))])
     return 0
 
 
-def reproduce_help() -> str:
-    """The text of `derex reproduce --help`."""
-    return "\n".join(
-        [
-            "usage: derex reproduce STUDY [options]",
-            "",
-            "Run one study and write its numbers, pictures and a page to open.",
-            "",
-            "studies:",
-            *columns_text({name: study.summary for name, study in STUDIES.items()}),
-            "",
-            "Each study has its own options: derex reproduce STUDY --help",
-            "",
-            examples_text(("derex reproduce tabular --quick", "derex reproduce pixels --help")),
-        ]
-    )
-
-
-def run_study(name: str, config: Any) -> StudyResult:
+def _run_study(name: str, config: Any) -> StudyResult:
     """Runs one study; says on stderr what runs and how long it took."""
     short = " (quick)" if config.quick else ""
     print(f"derex: {name}{short}, results in {config.out}", file=sys.stderr, flush=True)
@@ -108,11 +99,11 @@ def run_study(name: str, config: Any) -> StudyResult:
 
 def show(results: list[tuple[str, StudyResult]]) -> None:
     """Prints one table of all studies' numbers, then the paths of their pages."""
-    columns = list(dict.fromkeys(column for _, result in results for column in result.columns))
+    columns = list(dict.fromkeys(column for _, result in results for column in result.table.columns))
     rows = []
     for name, result in results:
-        for row in result.rows:
-            cells = dict(zip(result.columns, row, strict=True))
+        for row in result.table.rows:
+            cells = dict(zip(result.table.columns, map(str, row), strict=True))
             rows.append([name, *(cells.get(column, "") for column in columns)])
     print_table(["study", *columns], rows)
     print("\nOpen in a browser:")

@@ -11,7 +11,9 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass, repla
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from derex.cli.parsing import format_number, parse, print_table
+import tyro
+
+from derex.cli.parsing import OWN_ENV, format_number, parse, print_table
 
 if TYPE_CHECKING:
     from derex.training.config import TrainConfig
@@ -24,30 +26,23 @@ EXAMPLES = (
     "derex train --resume runs/catch --steps 2e7",
     "derex train --method derex --form states --help",
 )
+RESUME = "resume the run in this folder with its own options; those that may change: derex train --resume DIR --help"
 PRESET = (
     "defaults for agent and representation; other options override them. exploration: as in that study; paper: as in "
     "the paper's appendix; small: for small tasks"
 )
-RESUME = "resume the run in this folder with its own options; those that may change: derex train --resume DIR --help"
 GROUPS = {
-    "": (
-        "env",
-        "out",
-        "method",
-        "form",
-        "preset",
-        "steps",
-        "seeds",
-        "seed",
-        "streams",
-        "overwrite",
-        "resume",
-    ),
+    "": ("env", "out", "method", "form", "preset", "steps", "seeds", "streams", "overwrite", "resume"),
     "logging": ("log_every", "loggers", "save_every", "keep"),
     "workers": ("workers", "worker_timeout", "worker_restarts"),
-    "numerics": ("max_skipped", "deterministic"),
+    "numerics": ("seed", "deterministic", "max_skipped"),
 }
 """options of `--help` in the order in which they are shown; those of agent and representation come last"""
+OWN_CODE = {
+    "method": "repeat the run's method here if it is your own package.module:Class; otherwise its code is not imported",
+    "env": OWN_ENV,
+}
+"""options of `--resume` that name the user's own code"""
 
 
 @dataclass(frozen=True)
@@ -58,37 +53,6 @@ class Selection:
     form: str = ""
     preset: str = ""
     env: str = ""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Resume a run with its own options; those below may change."""
-
-    resume: Path
-    """folder of the run"""
-    steps: int | float | None = None
-    """environment steps of each seed in total, earlier ones included; none: as before"""
-    log_every: int | float | None = None
-    """environment steps between lines of metrics; none: as before"""
-    save_every: float | None = None
-    """seconds between checkpoints; none: as before"""
-    keep: int | None = None
-    """number of checkpoints kept besides the best; none: as before"""
-    loggers: tuple[str, ...] | None = None
-    """tensorboard, wandb; none: as before"""
-    max_skipped: int | None = None
-    """how many updates in a row may be skipped; none: as before"""
-    workers: int | None = None
-    """processes that step host environments; none: as before"""
-    worker_timeout: float | None = None
-    """seconds without an answer after which a worker is restarted; none: as before"""
-    worker_restarts: int | None = None
-    """how often in a row a worker may be restarted; none: as before"""
-    method: str | None = None
-    """repeat the run's method here if it is your own, package.module:Class; otherwise its code is not imported"""
-    env: str | None = None
-    """repeat the run's environment here if it is your own code, such as jax:package.module:Class; otherwise its code is
-    not imported"""
 
 
 def run(arguments: list[str]) -> int:
@@ -114,52 +78,67 @@ def run(arguments: list[str]) -> int:
 
 def parse_config(arguments: list[str]) -> TrainConfig:
     """The config of a new run, or with `--resume` that of an earlier one."""
-    import tyro
-
     from derex.training.config import config_type
 
     if any(word.split("=")[0] == "--resume" for word in arguments):
-        return _load_resumed(parse(Resume, arguments, "derex train", EXAMPLES))
+        from derex.training.folder import load_config
+
+        given = parse(resume_options(), arguments, "derex train", EXAMPLES)
+        changes = {name: value for name, value in vars(given).items() if value is not None}
+        folder, method, env = (changes.pop(name, None) for name in ("resume", *OWN_CODE))
+        return replace(load_config(folder, method, env), out=folder, **changes)
     chosen, _ = tyro.cli(Selection, args=arguments, add_help=False, return_unknown_args=True)
     config = config_type(chosen.method, chosen.form, chosen.preset, chosen.env)
-    given = parse(group_options(config), arguments, "derex train", EXAMPLES, pairs=True)
-    values = {name: getattr(getattr(given, group) if group else given, name) for name, group in _placed()}
+    given = parse(run_options(config), arguments, "derex train", EXAMPLES, pairs=True)
+    values = {
+        name: getattr(getattr(given, group) if group else given, name)
+        for group, names in GROUPS.items()
+        for name in names
+        if name not in ("preset", "resume")  # `config` has the preset's defaults; `--resume` never gets here
+    }
     return config(**values, agent=given.agent, representation=given.representation)
 
 
-def _placed() -> list[tuple[str, str]]:
-    """Each option of `TrainConfig` but agent and representation, with its group."""
-    only_shown = ("preset", "resume")
-    return [(name, group) for group, names in GROUPS.items() for name in names if name not in only_shown]
-
-
-def group_options(config: type[TrainConfig]) -> type:
-    """A dataclass with the options of `config` in the groups of `GROUPS`, and `--preset` and `--resume`.
-
-    The preset has been applied: the defaults of `config` are the preset's. `--resume` never gets here.
-    """
-    import tyro
-
-    hints, help_texts = typing.get_type_hints(config), _field_docstrings(config.__mro__[1])
+def run_options(config: type[TrainConfig]) -> type:
+    """A dataclass with the options of `config` in the groups of `GROUPS`, and `--preset` and `--resume`."""
+    hints = typing.get_type_hints(config) | {"preset": str, "resume": Path | None}
+    texts = _field_docstrings(config.__mro__[1]) | {"preset": PRESET, "resume": RESUME}
     defaults = {part.name: part.default for part in fields(config)} | {"preset": "", "resume": None}
-    hints |= {"preset": str, "resume": Path | None}
-    help_texts |= {"preset": PRESET, "resume": RESUME}
-
-    def option(name: str) -> tuple[str, Any, Any]:
-        hint = Annotated[hints[name], tyro.conf.arg(help=help_texts[name])]
-        return name, hint, field() if defaults[name] is MISSING else field(default=defaults[name])
-
-    options: list[Any] = [option(name) for name in GROUPS[""]]
+    options: list[Any] = []
     for group, names in GROUPS.items():
+        members = [_option(name, hints[name], texts[name], defaults[name]) for name in names]
         if group:
-            inner = make_dataclass(group, [option(name) for name in names], frozen=True)
-            options.append((group, tyro.conf.OmitArgPrefixes[inner], field(default_factory=inner)))
+            inner = make_dataclass(group, members, frozen=True)
+            members = [(group, tyro.conf.OmitArgPrefixes[inner], field(default_factory=inner))]
+        options += members
     options += [
         (part.name, hints[part.name], field(default_factory=part.default_factory))
         for part in fields(config)
         if part.default_factory is not MISSING  # agent and representation
     ]
     return make_dataclass("Train", options, frozen=True, namespace={"__doc__": config.__doc__})
+
+
+def resume_options() -> type:
+    """A dataclass with the options that may change when a run is resumed."""
+    from derex.training.config import TrainConfig
+    from derex.training.folder import MAY_CHANGE
+
+    hints = typing.get_type_hints(TrainConfig)
+    texts = {name: text.split("; none:")[0] for name, text in _field_docstrings(TrainConfig).items()}
+    texts["steps"] += " in total, earlier ones included"
+    options = [_option("resume", Path, "folder of the run")]
+    options += [
+        _option(name, hints[name] | None, f"{texts[name]}; none: as before", None) for name in MAY_CHANGE
+    ]
+    options += [_option(name, str | None, text, None) for name, text in OWN_CODE.items()]
+    text = "Resume a run with its own options; those below may change."
+    return make_dataclass("Resume", options, frozen=True, namespace={"__doc__": text})
+
+
+def _option(name: str, hint: Any, text: str, default: Any = MISSING) -> tuple[str, Any, Any]:
+    """A field for `make_dataclass`, with its text in `--help`."""
+    return name, Annotated[hint, tyro.conf.arg(help=text)], field(default=default)
 
 
 def _field_docstrings(config: type) -> dict[str, str]:
@@ -170,16 +149,6 @@ def _field_docstrings(config: type) -> dict[str, str]:
         for line, below in itertools.pairwise(getattr(definition, "body", []))
         if isinstance(line, ast.AnnAssign) and isinstance(below, ast.Expr)
     }
-
-
-def _load_resumed(options: Resume) -> TrainConfig:
-    """The config of the run in the folder, with the changes."""
-    from derex.training.folder import load_config
-
-    fixed = ("resume", "method", "env")
-    given = {part.name: getattr(options, part.name) for part in fields(options) if part.name not in fixed}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(load_config(options.resume, options.method, options.env), out=options.resume, **changes)
 
 
 def _show(result: TrainResult) -> None:

@@ -1,1 +1,1 @@
-"""Studies: one folder each, with its definition as data, its run and its analysis."""
+"""The experiments behind `derex reproduce`: options and grids in `definitions`, one module for each study."""

@@ -1,4 +1,4 @@
-"""Runs the comparison of De-Rex and graph drawing under one-way doors."""
+"""One-way doors: De-Rex against graph drawing as the dynamics lose their symmetry."""
 
 from pathlib import Path
 from typing import Any
@@ -7,29 +7,15 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from derex import report
 from derex.decomposition import exact
 from derex.envs import GridWorld, one_way_doors, random_rooms
 from derex.progress import ProgressBar
-from derex.report import (
-    Curve,
-    Table,
-    curves_figure,
-    curves_section,
-    image_section,
-    table_section,
-    text_section,
-    write_page,
-)
+from derex.report import Curve, Table
 from derex.report.statistics import mean_interval
-from derex.studies.common import (
-    Problem,
-    Setting,
-    StudyResult,
-    claim_folder,
-    fit,
-    write_metrics,
-)
-from derex.studies.definitions import AsymmetryStudy, resolved
+from derex.studies import common
+from derex.studies.common import Problem, Row, StudyResult
+from derex.studies.definitions import AsymmetryStudy, Setting
 
 LABELS = {
     "derex": "De-Rex, learnt",
@@ -38,6 +24,7 @@ LABELS = {
     "exact-svd": "SVD, exact",
     "exact-laplacian": "Laplacian, exact",
 }
+EXCESSES = {"excess": ("laplacian", "derex"), "excess_exact": ("exact-laplacian", "exact-svd")}
 DOORS_LABEL, ERROR_LABEL = "one-way doors", "relative error of the best linear value function"
 
 READING = """
@@ -54,31 +41,42 @@ of the dynamics pays. In brackets the 95 % t interval over mazes.
 
 def run(study: AsymmetryStudy) -> StudyResult:
     """More and more one-way doors; every method on the same mazes and data."""
-    if study.seeds < 1:
-        raise ValueError(f"--seeds: expected at least 1, got {study.seeds}.")
+    common.check_minimum(study, seeds=1)
     if not 0.0 < study.gamma < 1.0:
         raise ValueError(f"--gamma: expected a discount between 0 and 1, got {study.gamma}.")
-    claim_folder(study.out, study.name)
-    config = resolved(study)
-    rows: list[dict[str, Any]] = []
-    with ProgressBar("derex reproduce asymmetry", len(config.doors) * config.seeds) as progress:
-        for doors in config.doors:
-            for seed in range(config.seeds):
+    common.claim_folder(study.out, study.name)
+    rows: list[Row] = []
+    with ProgressBar("derex reproduce asymmetry", len(study.doors) * study.seeds) as progress:
+        for doors in study.doors:
+            for seed in range(study.seeds):
                 progress.start(f"{doors} one-way doors, maze {seed}")
-                errors = _errors(config, doors, seed)
+                errors = _compute_errors(study, doors, seed)
                 rows += [{"doors": doors, "seed": seed, "method": m, "error": e} for m, e in errors.items()]
                 progress.finish(f"De-Rex {errors['derex']:.4f}, graph drawing {errors['laplacian']:.4f}")
-    summary = _summary(config, rows)
-    write_metrics(config.out, study.name, config, {"results": rows, "summary": summary})
-    columns, cells = _table(summary)
-    return StudyResult(page=_report(config, rows, columns, cells), columns=columns, rows=cells)
+    errors_of = {
+        key: [row["error"] for row in members]
+        for key, members in common.group_rows(rows, ("method", "doors")).items()
+    }
+    summary = [_summarise(errors_of, doors) for doors in study.doors]
+    common.write_metrics(study, results=rows, summary=summary)
+    columns = (DOORS_LABEL, *LABELS.values(), "excess, learnt", "excess, exact")
+    cells = [
+        (
+            str(entry["doors"]),
+            *("{:.4f} [{:.4f}, {:.4f}]".format(*entry[name]) for name in LABELS),
+            *("{:+.4f} [{:+.4f}, {:+.4f}]".format(*entry[name]) for name in EXCESSES),
+        )
+        for entry in summary
+    ]
+    table = Table("Errors", columns, tuple(cells))
+    return StudyResult(_write_report(study, summary, table), table)
 
 
-def make_maze(config: AsymmetryStudy, doors: int, seed: int) -> Problem:
+def make_maze(study: AsymmetryStudy, doors: int, seed: int) -> Problem:
     """4×4 small rooms, `doors` of whose 24 doors are one-way, and a random walk in them."""
     rooms = random_rooms(seed, rows=4, cols=4, room=3)
     world = GridWorld(one_way_doors(rooms, doors, seed) if doors else rooms)
-    data: Any = world.sample_transitions(jax.random.key(seed), config.transitions, horizon=config.horizon)
+    data: Any = world.sample_transitions(jax.random.key(seed), study.transitions, horizon=study.horizon)
     return Problem(f"{doors} doors", world, np.asarray(data.state), np.asarray(data.next_state))
 
 
@@ -94,76 +92,47 @@ def value_error(
     return float(np.mean(np.sqrt(unexplained / variance)))
 
 
-def _errors(config: AsymmetryStudy, doors: int, seed: int) -> dict[str, float]:
-    problem = make_maze(config, doors, seed)
+def _compute_errors(study: AsymmetryStudy, doors: int, seed: int) -> dict[str, float]:
+    problem = make_maze(study, doors, seed)
     P = exact.policy_transition_matrix(problem.world.transition_tensor())
-    values = exact.successor_representation(P, config.gamma)
+    values = exact.successor_representation(P, study.gamma)
     states = problem.observations("tabular")
-    features = {
-        method: fit(problem, "tabular", Setting(method, config.k), seed, steps=config.steps).transform(states)
-        for method in config.methods
-    }
-    features["exact-svd"] = exact.decompose(problem.joint, config.k).left
-    features["exact-laplacian"] = exact.laplacian_functions(problem.joint, config.k)
+    features = {}
+    for method in study.methods:
+        model = common.fit(problem, "tabular", Setting(method, study.k), seed, steps=study.steps)
+        features[method] = model.transform(states)
+    features["exact-svd"] = exact.decompose(problem.joint, study.k).left
+    features["exact-laplacian"] = exact.laplacian_functions(problem.joint, study.k)
     return {name: value_error(f.astype(np.float64), values, problem.d) for name, f in features.items()}
 
 
-def _of(rows: list[dict[str, Any]], method: str, doors: int) -> list[float]:
-    return [row["error"] for row in rows if (row["method"], row["doors"]) == (method, doors)]
+def _summarise(errors: dict[tuple[Any, ...], list[float]], doors: int) -> Row:
+    """Mean and interval over mazes of each method's error, and of the differences on the same maze."""
+    entry: Row = {"doors": doors}
+    for method in LABELS:
+        entry[method] = mean_interval(errors[method, doors])
+    for name, (worse, better) in EXCESSES.items():
+        pairs = zip(errors[worse, doors], errors[better, doors], strict=True)
+        entry[name] = mean_interval([a - b for a, b in pairs])
+    return entry
 
 
-def _summary(config: AsymmetryStudy, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    summary = []
-    for doors in config.doors:
-        entry: dict[str, Any] = {"doors": doors}
-        for method in LABELS:
-            entry[method] = mean_interval(_of(rows, method, doors))
-        for name, (worse, better) in {
-            "excess": ("laplacian", "derex"),
-            "excess_exact": ("exact-laplacian", "exact-svd"),
-        }.items():
-            pairs = zip(_of(rows, worse, doors), _of(rows, better, doors), strict=True)
-            entry[name] = mean_interval([a - b for a, b in pairs])
-        summary.append(entry)
-    return summary
-
-
-def _table(summary: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    columns = (DOORS_LABEL, *LABELS.values(), "excess, learnt", "excess, exact")
-    names = (*LABELS, "excess", "excess_exact")
-    cells = []
-    for entry in summary:
-        numbers = [(*entry[name], name.startswith("excess")) for name in names]
-        cells.append((str(entry["doors"]), *(_number(*each) for each in numbers)))
-    return columns, tuple(cells)
-
-
-def _number(mean: float, low: float, high: float, signed: bool) -> str:
-    sign = "+" if signed else ""
-    return f"{mean:{sign}.4f} [{low:{sign}.4f}, {high:{sign}.4f}]"
-
-
-def _report(
-    config: AsymmetryStudy,
-    rows: list[dict[str, Any]],
-    columns: tuple[str, ...],
-    cells: tuple[tuple[str, ...], ...],
-) -> Path:
-    curves = []
-    for method, label in LABELS.items():
-        points = np.array([mean_interval(_of(rows, method, doors)) for doors in config.doors])
-        curves.append(Curve(label, np.array(config.doors, float), points[:, 0], points[:, 1], points[:, 2]))
-    title = f"k = {config.k}, γ = {config.gamma}, {config.seeds} mazes"
-    picture = curves_figure(curves, config.out / "asymmetry.png", DOORS_LABEL, ERROR_LABEL, title)
+def _write_report(study: AsymmetryStudy, summary: list[Row], table: Table) -> Path:
+    curves = [
+        Curve(label, np.array(study.doors, float), *np.array([entry[method] for entry in summary]).T)
+        for method, label in LABELS.items()
+    ]
+    title = f"k = {study.k}, γ = {study.gamma}, {study.seeds} mazes"
+    picture = report.curves_figure(curves, study.out / "asymmetry.png", DOORS_LABEL, ERROR_LABEL, title)
     sections = [
-        curves_section("Error as doors become one-way", curves, DOORS_LABEL, ERROR_LABEL),
-        text_section("How to read it", READING),
-        table_section(Table("Errors", columns, cells)),
-        image_section("The same as a picture", picture),
+        report.curves_section("Error as doors become one-way", curves, DOORS_LABEL, ERROR_LABEL),
+        report.text_section("How to read it", READING),
+        report.table_section(table),
+        report.image_section("The same as a picture", picture),
     ]
     lead = (
         "Graph drawing decomposes a *symmetrised* Laplacian; De-Rex decomposes the dynamics as they are. "
         "How well do their features represent value functions as the dynamics lose their symmetry?"
     )
-    footer = f"Made by `derex reproduce asymmetry{' --quick' if config.quick else ''}`."
-    return write_page(config.out / "report.html", "derex: why an SVD", lead, sections, footer)
+    footer = f"Made by `derex reproduce asymmetry{' --quick' if study.quick else ''}`."
+    return report.write_page(study.out / "report.html", "derex: why an SVD", lead, sections, footer)

@@ -1,4 +1,4 @@
-"""What the studies share: results, output folders, kept cases, enumerable problems, and scored fits."""
+"""What the studies share: results, output folders, summaries over seeds, enumerable problems, and scored fits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import platform
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,41 +24,44 @@ from derex.decomposition import exact, scores
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.envs import FOUR_ROOMS, GridWorld, Map, frames, random_maze, random_rooms
 from derex.estimators import DeRex
-from derex.report.files import write_atomically
+from derex.report import GridMap, RepresentationView, Table
+from derex.report.files import read_json, write_atomically
+from derex.report.statistics import mean_interval
+from derex.studies.definitions import Setting
+
+METRICS = "metrics.json"
+UNFINISHED = (
+    "cases/study.json"  # marks the folder of a study whose finished cases are kept, before there are metrics
+)
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
+
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class StudyResult:
-    """Where a study's page is and the few numbers worth a line on the terminal."""
+class StudyResult(NamedTuple):
+    """Where a study's page is, and the few numbers worth a line on the terminal."""
 
     page: Path
     """the HTML page to open"""
-    columns: tuple[str, ...]
-    """heads of the table, for instance ("what", "learnt", "exact")"""
-    rows: tuple[tuple[str, ...], ...]
-    """cells as they are printed, one for each column"""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(
-                    f"rows: {row} has {len(row)} cells and there are {len(self.columns)} columns "
-                    f"{self.columns}; give one cell for each column."
-                )
+    table: Table
+    """cells as they are printed"""
 
 
-METRICS = "metrics.json"
-UNFINISHED = "cases/study.json"  # whose finished parts are kept, before there are metrics
-PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn")
+def check_minimum(study: Any, **least: int) -> None:
+    """Refuses options below the given values."""
+    for name, smallest in least.items():
+        if getattr(study, name) < smallest:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option}: expected at least {smallest}, got {getattr(study, name)}.")
 
 
 def claim_folder(folder: Path, study: str) -> None:
-    """Create the folder, or take it over from an earlier run of the same study; refuse anybody else's."""
+    """Creates the folder, or takes it over from an earlier run of the same study; refuses anybody else's."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"--out: {folder} is a file; give a folder.")
     claims = [folder / name for name in (METRICS, UNFINISHED) if (folder / name).exists()]
     if claims:
-        owner = _owner(claims[0])
+        owner = (read_json(claims[0]) or {}).get("study")
         if owner != study:
             raise FileExistsError(
                 f"--out: {folder} holds {'another study' if owner is None else repr(owner)}; choose another folder."
@@ -66,36 +71,9 @@ def claim_folder(folder: Path, study: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_metrics(folder: Path, study: str, config: Any, body: dict[str, Any]) -> Path:
-    """metrics.json with what is needed to run it again: resolved config and versions."""
-    content = {
-        "study": study,
-        "config": config,
-        "versions": {"derex": __version__, "python": platform.python_version()}
-        | {name: version(name) for name in PACKAGES},
-        "device": _device(),
-        **body,
-    }
-    text = json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
-    return write_atomically(folder / METRICS, text.encode())
-
-
-def _owner(metrics: Path) -> str | None:
-    try:
-        return json.loads(metrics.read_text()).get("study")
-    except (ValueError, AttributeError):
-        return None
-
-
-def _device() -> str:
-    device = jax.local_devices()[0]
-    return f"{device.platform}: {device.device_kind}"
-
-
-def start_cases(folder: Path, study: str) -> Path:
-    """The folder of a study's finished cases; marks `folder` as that of an unfinished run of this study."""
-    write_atomically(folder / UNFINISHED, json.dumps({"study": study}).encode())
-    return folder / "cases"
+def start_cases(study: Any) -> None:
+    """Marks the output folder as that of an unfinished run of the study, whose finished cases are in cases/."""
+    write_atomically(study.out / UNFINISHED, json.dumps({"study": study.name}).encode())
 
 
 def report_damage(path: Path, consequence: str) -> None:
@@ -103,14 +81,59 @@ def report_damage(path: Path, consequence: str) -> None:
     print(f"derex: {path} is missing or damaged; {consequence}.", file=sys.stderr, flush=True)
 
 
+def write_metrics(study: Any, **body: Any) -> Path:
+    """Writes metrics.json: results, and what is needed to get them again: resolved options and versions."""
+    device = jax.local_devices()[0]
+    versions = {"derex": __version__, "python": platform.python_version()}
+    content = {
+        "study": study.name,
+        "config": study,
+        "versions": versions | {name: version(name) for name in PACKAGES},
+        "device": f"{device.platform}: {device.device_kind}",
+        **body,
+    }
+    text = json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
+    return write_atomically(study.out / METRICS, text.encode())
+
+
+def group_rows(rows: Iterable[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by their values of the keys, in the order in which these first appear."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[key] for key in keys)].append(row)
+    return groups
+
+
+def summarise_groups(rows: Iterable[Row], keys: Sequence[str], names: Sequence[str]) -> list[Row]:
+    """Summarises the rows of each group: mean over seeds, 95 % t interval and range of every score.
+
+    Args:
+        rows: one for each seed and setting.
+        keys: names whose values identify a setting.
+        names: scores; None where a row has none, and left out of the summary where no row has one.
+    """
+    summary = []
+    for values, members in group_rows(rows, keys).items():
+        entry: Row = {**dict(zip(keys, values, strict=True)), "seeds": len(members)}
+        for name in names:
+            known = [member[name] for member in members if member[name] is not None]
+            if known:
+                entry[name] = mean_interval_of(known) | {"min": min(known), "max": max(known)}
+        summary.append(entry)
+    return summary
+
+
+def mean_interval_of(values: Sequence[float]) -> dict[str, float]:
+    """Mean and 95 % t interval, as metrics.json has them."""
+    return dict(zip(("mean", "low", "high"), mean_interval(values), strict=True))
+
+
 def format_interval(score: dict[str, float] | None, digits: int) -> str | None:
-    """ "mean [low, high]", or the mean alone if the interval is a point; None for a score that is not defined."""
+    """Formats as "mean [low, high]", or the mean alone if the interval is a point; None for no score."""
     if score is None:
         return None
-    text = f"{score['mean']:.{digits}f}"
-    if score["low"] == score["high"]:
-        return text
-    return f"{text} [{score['low']:.{digits}f}, {score['high']:.{digits}f}]"
+    mean, low, high = (f"{score[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return mean if score["low"] == score["high"] else f"{mean} [{low}, {high}]"
 
 
 FRESH_MAPS = 100  # generator seeds of mazes start here
@@ -151,10 +174,6 @@ class Problem:
         """Most singular functions that the data has."""
         return int(min((self.d > 0).sum(), (self.joint.sum(axis=0) > 0).sum())) - 1
 
-    def exact_bonus(self, k: int) -> Float[np.ndarray, " s"]:
-        """The bonus of the exact truncated decomposition, with the floor on σ that the learnt one has."""
-        return exact.decompose(self.joint, k).bonus(sigma_floor=SIGMA_FLOOR)
-
     def observations(self, encoder: str) -> np.ndarray:
         """What the encoder sees of each state: its id, its coordinates, or its picture."""
         states = np.arange(self.world.n_states)
@@ -163,8 +182,14 @@ class Problem:
         return np.asarray(frames(self.world) if encoder == "conv" else self.world.coordinates(states))
 
 
+def grid_map(map_: Map) -> GridMap:
+    """The map as figures have it."""
+    return GridMap(map_.name, tuple(map_.rows), np.asarray(map_.positions))
+
+
+@lru_cache(maxsize=1)  # the fits of one problem follow one another
 def make_problem(name: str, seed: int, transitions: int, closed_room: int | None = None) -> Problem:
-    """Sample a problem; with `closed_room` the agent cannot enter that room, so the data has nothing of it."""
+    """Samples a problem; with `closed_room` the agent cannot enter that room, so the data has nothing of it."""
     map_, horizon = named_map(name, seed)
     world = GridWorld(map_)
     walked = world if closed_room is None else world.close(world.rooms == closed_room)
@@ -172,44 +197,13 @@ def make_problem(name: str, seed: int, transitions: int, closed_room: int | None
     return Problem(name, world, np.asarray(data.state), np.asarray(data.next_state))
 
 
-UNTRAINED_RATE = 1e-30  # statistics are gathered, parameters stay as they were drawn
-UNTRAINED_STEPS = 100
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One cell of a study's grid."""
-
-    objective: str
-    k: int
-    lambda_r: float | str = 10.0
-    control: str = ""  # "", "untrained" or "shuffled"
-
-    @property
-    def label(self) -> str:
-        weight = f", λ_r = {self.lambda_r}" if self.objective == "derex" else ""
-        return f"{self.control or self.objective}, k = {self.k}{weight}"
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What a fitted model says of every state, and how good that is."""
-
-    setting: Setting
-    f: Float[np.ndarray, "s k"]
-    bonus: Float[np.ndarray, " s"]
-    singular_values: Float[np.ndarray, " k"]
-    scores: dict[str, float]
-
-
 def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any) -> DeRex:
-    """A model trained as the setting says."""
-    observations = problem.observations(encoder)
-    next_state = problem.next_state
+    """Trains a model as the setting says."""
+    observations, next_state = problem.observations(encoder), problem.next_state
     if setting.control == "shuffled":
         next_state = np.random.default_rng(seed).permutation(next_state)
-    if setting.control == "untrained":
-        options |= {"learning_rate": UNTRAINED_RATE, "steps": UNTRAINED_STEPS}
+    if setting.control == "untrained":  # statistics are gathered, parameters stay as they were drawn
+        options |= {"learning_rate": 1e-30, "steps": 100}
     if encoder == "tabular":
         options["n_states"] = problem.world.n_states
     model = DeRex(
@@ -224,16 +218,20 @@ def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: 
     return model.fit(observations[problem.state], observations[next_state])
 
 
-def fit_and_score(problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any) -> Fitted:
-    """Train, evaluate at every state, and compare with the exact decomposition of the same data."""
+def fit_and_score(
+    problem: Problem, encoder: str, setting: Setting, seed: int, **options: Any
+) -> tuple[RepresentationView, dict[str, float]]:
+    """Trains, evaluates at every state, and compares with the exact decomposition of the same data."""
     start = time.perf_counter()
     model = fit(problem, encoder, setting, seed, **options)
     seconds = time.perf_counter() - start
-    observations = problem.observations(encoder)
+    observations, known = problem.observations(encoder), exact.decompose(problem.joint, setting.k)
     f, g, bonus = model.transform(observations), model.transform_y(observations), model.bonus(observations)
-    signs = aligned_signs(problem, f)
+    # Singular functions have free signs: those that agree with the exact ones, for pictures.
+    agreement = np.sum(problem.d[:, None] * known.left * f, axis=0)
+    signs = np.where(agreement < 0, -1.0, 1.0).astype(np.float32)
     f, g = f * signs, g * signs
-    exact_bonus = problem.exact_bonus(setting.k)
+    exact_bonus = known.bonus(sigma_floor=SIGMA_FLOOR)  # the floor on σ that the learnt one has
     numbers = {
         "captured_energy": scores.captured_energy(problem.joint, f),
         "trace_ratio": scores.trace_ratio(problem.joint, f, g),
@@ -242,11 +240,5 @@ def fit_and_score(problem: Problem, encoder: str, setting: Setting, seed: int, *
         "spearman_exact": scores.bonus_rank_correlation(exact_bonus, problem.d),
         "seconds": seconds,
     }
-    return Fitted(setting, f, bonus, model.singular_values_, numbers)
-
-
-def aligned_signs(problem: Problem, f: Float[np.ndarray, "s k"]) -> Float[np.ndarray, " k"]:
-    """Singular functions have free signs: those that agree with the exact ones, for pictures."""
-    left = exact.decompose(problem.joint, f.shape[1]).left
-    agreement = np.sum(problem.d[:, None] * left * f, axis=0)
-    return np.where(agreement < 0, -1.0, 1.0).astype(np.float32)
+    label = f"Control: {setting.control}" if setting.control else f"De-Rex ({setting.objective}), learnt"
+    return RepresentationView(label, f, model.singular_values_, bonus), numbers

@@ -6,161 +6,151 @@ Options of agents and representations are in `derex.training.presets`.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from derex._text import PathOption, convert_path
 
-Value = TypeVar("Value")
-Study = TypeVar("Study")
+
+class Setting(NamedTuple):
+    """How one decomposition is learnt: a cell of a study's grid."""
+
+    objective: str
+    k: int
+    lambda_r: float | str = 10.0
+    control: str = ""
+    """untrained, shuffled, or none"""
+
+    @property
+    def label(self) -> str:
+        weight = f", λ_r = {self.lambda_r}" if self.objective == "derex" else ""
+        return f"{self.control or self.objective}, k = {self.k}{weight}"
 
 
-class _Default:
-    """Mixed into the type of a value, so that the default can be told from an equal value that was given."""
-
-    full: Any
-    quick: Any
+FIGURE = Setting("derex", 2, 1.0)  # the paper's figures: two dimensions, λ_r = 1
+CONTROLS = tuple(Setting("derex", 16, control=control) for control in ("untrained", "shuffled"))
+QUICK = (Setting("derex", 16), Setting("nested", 16), *CONTROLS)
 
 
-class _Number(_Default, int): ...
+class StudyOptions:
+    """Base of the options of a study: `out` may be a string, and some defaults are others with --quick."""
 
-
-class _Several(_Default, tuple): ...
-
-
-def either(full: Value, *, quick: Value) -> Value:
-    """The default of a study's field, an integer or a tuple: `full`, or `quick` with --quick."""
-    given: Any = full
-    default: Any = _Number(given) if isinstance(given, int) else _Several(given)
-    default.full, default.quick = full, quick
-    return default
-
-
-def resolved(study: Study) -> Study:
-    """The study as it is run, in plain values: the user's, and defaults by its `quick` where none were given."""
-    given: Any = study
-    values = {field.name: getattr(given, field.name) for field in fields(given)}
-    defaults = {name: value for name, value in values.items() if isinstance(value, _Default)}
-    chosen = {name: value.quick if given.quick else value.full for name, value in defaults.items()}
-    return replace(given, **chosen)
-
-
-Cell = tuple[str, int, float | str, str]  # objective, k, λ_r, control
-
-FIGURE: Cell = ("derex", 2, 1.0, "")  # the paper's figures: two dimensions, λ_r = 1
-CONTROLS: tuple[Cell, ...] = (("derex", 16, 10.0, "untrained"), ("derex", 16, 10.0, "shuffled"))
-QUICK: tuple[Cell, ...] = (("derex", 16, 10.0, ""), ("nested", 16, 10.0, ""), *CONTROLS)
-
-
-class _OutIsPath:
-    """Accepts strings as `out`."""
+    short: ClassVar[dict[str, Any]] = {}
+    """defaults with --quick"""
 
     def __post_init__(self) -> None:
         convert_path(self, "out")
 
+    @classmethod
+    def shortened(cls, **options: Any) -> Any:
+        """The study with --quick: `options`, and short defaults for all others."""
+        return cls(**{**cls.short, **options, "quick": True})
+
 
 @dataclass(frozen=True)
-class TabularStudy(_OutIsPath):
+class TabularStudy(StudyOptions):
     """Figure 2: states as ids. Learnt against exact, in both geometries, with controls."""
 
     out: PathOption = Path("results/tabular")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: four rooms, one seed, a few fits"""
-    seeds: int = either(3, quick=1)
+    seeds: int = 3
     """each seed draws its own data, networks and, for mazes, map"""
-    maps: tuple[str, ...] = either(("four-rooms", "maze", "rooms"), quick=("four-rooms",))
+    maps: tuple[str, ...] = ("four-rooms", "maze", "rooms")
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = either(1_000_000, quick=200_000)
+    transitions: int = 1_000_000
     """of a uniform random policy from one corner"""
-    steps: int = either(4000, quick=2000)
+    steps: int = 4000
     """updates of each fit"""
 
+    short: ClassVar = {"seeds": 1, "maps": ("four-rooms",), "transitions": 200_000, "steps": 2000}
     name: ClassVar[str] = "tabular"
     figure: ClassVar[str] = "Figure 2"
     encoder: ClassVar[str] = "tabular"
-    grid: ClassVar[tuple[Cell, ...]] = (
-        *(("nested", k, 10.0, "") for k in (2, 3, 8, 16, 64)),
-        *(("derex", k, 10.0, "") for k in (2, 3, 8, 16)),
-        ("derex", 64, "grow", ""),
+    grid: ClassVar[tuple[Setting, ...]] = (
+        *(Setting("nested", k) for k in (2, 3, 8, 16, 64)),
+        *(Setting("derex", k) for k in (2, 3, 8, 16)),
+        Setting("derex", 64, "grow"),
         *CONTROLS,
     )
 
 
 @dataclass(frozen=True)
-class PixelsStudy(_OutIsPath):
+class PixelsStudy(TabularStudy):
     """Figure 3: states as 30×30 pictures through a convolutional network. Learnt against exact, with controls."""
 
     out: PathOption = Path("results/pixels")
     """folder for pictures, metrics.json and report.html"""
-    quick: bool = False
-    """a short look: four rooms, one seed, a few fits"""
-    seeds: int = either(3, quick=1)
-    """each seed draws its own data, networks and, for mazes, map"""
-    maps: tuple[str, ...] = either(("four-rooms", "rooms"), quick=("four-rooms",))
+    maps: tuple[str, ...] = ("four-rooms", "rooms")
     """of four-rooms, maze, rooms (the last two with one-way doors, new for each seed)"""
-    transitions: int = either(100_000, quick=50_000)
+    transitions: int = 100_000
     """of a uniform random policy from one corner; 2.7 kB of picture each"""
-    steps: int = either(2000, quick=400)
+    steps: int = 2000
     """updates of each fit"""
 
+    short: ClassVar = {"seeds": 1, "maps": ("four-rooms",), "transitions": 50_000, "steps": 400}
     name: ClassVar[str] = "pixels"
     figure: ClassVar[str] = "Figure 3"
     encoder: ClassVar[str] = "conv"
-    grid: ClassVar[tuple[Cell, ...]] = (
-        *(("nested", k, 10.0, "") for k in (3, 8, 16, 64)),
-        *(("derex", k, 10.0, "") for k in (3, 8, 16)),
+    grid: ClassVar[tuple[Setting, ...]] = (
+        *(Setting("nested", k) for k in (3, 8, 16, 64)),
+        *(Setting("derex", k) for k in (3, 8, 16)),
         *CONTROLS,
     )
 
 
 @dataclass(frozen=True)
-class UnseenStudy(_OutIsPath):
+class UnseenStudy(StudyOptions):
     """A room is closed while data is collected; AUROC of the bonus between its states and the seen ones."""
 
     out: PathOption = Path("results/unseen")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: one room, one seed"""
-    seeds: int = either(3, quick=1)
+    seeds: int = 3
     """each seed draws its own data and networks"""
-    rooms: tuple[int, ...] = either((1, 2, 3), quick=(3,))
+    rooms: tuple[int, ...] = (1, 2, 3)
     """of four rooms, which to leave out, one after the other; the agent starts in room 0"""
     encoders: tuple[str, ...] = ("mlp", "conv")
     """mlp sees coordinates, conv sees 30×30 pictures"""
-    objectives: tuple[str, ...] = either(("derex", "nested"), quick=("derex",))
+    objectives: tuple[str, ...] = ("derex", "nested")
     """losses to train with"""
-    transitions: int = either(100_000, quick=50_000)
+    transitions: int = 100_000
     """of a uniform random policy from one corner"""
-    steps: int = either(1500, quick=400)
+    steps: int = 1500
     """updates of each fit"""
 
+    short: ClassVar = {
+        "seeds": 1, "rooms": (3,), "objectives": ("derex",), "transitions": 50_000, "steps": 400
+    }  # fmt: skip
     name: ClassVar[str] = "unseen"
     k: ClassVar[int] = 16
 
 
 @dataclass(frozen=True)
-class AsymmetryStudy(_OutIsPath):
+class AsymmetryStudy(StudyOptions):
     """De-Rex against graph drawing as dynamics lose their symmetry: error of the best linear value function."""
 
     out: PathOption = Path("results/asymmetry")
     """folder for pictures, metrics.json and report.html"""
     quick: bool = False
     """a short look: two levels, three mazes"""
-    seeds: int = either(10, quick=3)
+    seeds: int = 10
     """mazes, each with its own data and networks"""
-    doors: tuple[int, ...] = either((0, 4, 8, 12, 16, 20), quick=(0, 20))
+    doors: tuple[int, ...] = (0, 4, 8, 12, 16, 20)
     """how many doors of the maze are one-way"""
     k: int = 16
     """features of each method, beside a constant"""
-    transitions: int = either(1_000_000, quick=500_000)
+    transitions: int = 1_000_000
     """of a uniform random policy from one corner"""
-    steps: int = either(2000, quick=1000)
+    steps: int = 2000
     """updates of each fit"""
     gamma: float = 0.95
     """discount of the value functions"""
 
+    short: ClassVar = {"seeds": 3, "doors": (0, 20), "transitions": 500_000, "steps": 1000}
     name: ClassVar[str] = "asymmetry"
     methods: ClassVar[tuple[str, ...]] = ("derex", "nested", "laplacian")
     horizon: ClassVar[int] = 1000
@@ -195,12 +185,10 @@ class PomdpCase:
 
     @property
     def name(self) -> str:
-        """For files."""
         return f"{self.purpose}-p{self.p:.12g}-k{self.k}-seed{self.seed}"
 
     @property
     def label(self) -> str:
-        """For people."""
         return f"p = {self.p:g}, k = {self.k}, {WORDS[self.purpose]}"
 
     def steps(self, study: PomdpStudy) -> int:
@@ -208,44 +196,44 @@ class PomdpCase:
         hard = self.k > FEW and (self.p > 0.5 or self.random_start)
         return study.steps if hard else max(1, study.steps // 2)
 
-    def described(self) -> dict[str, Any]:
-        """Plain values for metrics.json."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class PomdpStudy(_OutIsPath):
+class PomdpStudy(StudyOptions):
     """Section 5 and appendix D: beliefs, representations and bonuses of histories when the agent is hidden."""
 
     out: PathOption = Path("results/pomdp")
-    """folder for pictures, metrics.json and report.html; an interrupted run goes on where it stopped"""
+    """folder for pictures, metrics.json and report.html; an interrupted run is resumed"""
     quick: bool = False
     """a short look: p = 0.3 and 0.6, small networks, few updates, short episodes"""
-    p: tuple[float, ...] = either((0.0, 0.3, 0.6, 0.9), quick=(0.3, 0.6))
+    p: tuple[float, ...] = (0.0, 0.3, 0.6, 0.9)
     """probabilities that a frame hides the agent"""
     seeds: int = 1
     """each seed draws its own trajectories and networks"""
-    steps: int = either(8000, quick=1000)
+    steps: int = 8000
     """updates of a fit; the easy ones take half as many"""
-    width: int = either(256, quick=64)
+    width: int = 256
     """units of the LSTMs"""
-    batch: int = either(128, quick=32)
+    batch: int = 128
     """trajectories in an update"""
-    large_k: int = either(64, quick=32)
+    large_k: int = 64
     """features from which beliefs are decoded"""
-    trajectories: int = either(32768, quick=4096)
+    trajectories: int = 32768
     """to train on, of a uniform random policy"""
-    decoder_trajectories: int = either(1024, quick=128)
+    decoder_trajectories: int = 1024
     """to train decoders on; others than those"""
-    test_trajectories: int = either(256, quick=64)
+    test_trajectories: int = 256
     """to score on; others again"""
-    horizon: int = either(250, quick=100)
+    horizon: int = 250
     """steps of an episode"""
-    tests: int = either(32, quick=16)
+    tests: int = 32
     """longest test"""
     objective: str = "nested"
     """nested (ordered, reliable in a few thousand updates) or derex (the paper's loss)"""
 
+    short: ClassVar = {
+        "p": (0.3, 0.6), "steps": 1000, "width": 64, "batch": 32, "large_k": 32, "trajectories": 4096,
+        "decoder_trajectories": 128, "test_trajectories": 64, "horizon": 100, "tests": 16,
+    }  # fmt: skip
     name: ClassVar[str] = "pomdp"
 
     def groups(self) -> list[list[PomdpCase]]:
@@ -270,7 +258,6 @@ class PomdpStudy(_OutIsPath):
         return [case for group in self.groups() for case in group]
 
 
-DEREX = "derex"  # the one method that is run in several forms
 BASELINE = "vmpo"  # what overheads are relative to
 FORMS = ("histories", "states", "belief")
 HIDDEN_FORMS = ("histories", "belief")  # where one observation is not the state
@@ -287,17 +274,15 @@ class ExplorationCase:
 
     @property
     def name(self) -> str:
-        """For folders."""
         return "-".join(re.sub(r"[^\w.-]+", "-", part) for part in (self.env, self.method, self.form) if part)
 
     @property
     def label(self) -> str:
-        """The method, for people."""
         return f"{self.method}, {self.form}" if self.form else self.method
 
 
 @dataclass(frozen=True)
-class ExplorationStudy(_OutIsPath):
+class ExplorationStudy(StudyOptions):
     """The methods on exploration environments: success against steps, with intervals over seeds.
 
     Each case is a run of `derex train`, in runs/ of the folder. On one environment all methods have the same agent, but
@@ -308,41 +293,39 @@ class ExplorationStudy(_OutIsPath):
     """folder for runs, pictures, metrics.json and report.html; after an interruption finished runs are kept"""
     quick: bool = False
     """a short look: one small environment, three methods, two seeds; it shows what is written more than who is best"""
-    envs: tuple[str, ...] = either(
-        ("rooms-chain-8", "rooms-chain-8-hidden", "deep-sea-20", "key-rooms-3"), quick=("rooms-chain-3",)
-    )
+    envs: tuple[str, ...] = ("rooms-chain-8", "rooms-chain-8-hidden", "deep-sea-20", "key-rooms-3")
     """environments, as for derex train"""
-    methods: tuple[str, ...] = either(
-        ("vmpo", "laplacian", "rnd", "derex-rep", "derex"), quick=("vmpo", "rnd", "derex")
-    )
+    methods: tuple[str, ...] = ("vmpo", "laplacian", "rnd", "derex-rep", "derex")
     """methods, as for derex train; overheads are relative to vmpo"""
-    forms: tuple[str, ...] = either(FORMS, quick=("states",))
+    forms: tuple[str, ...] = FORMS
     """forms of derex; where the state is hidden those of them without states, or histories if none are left"""
-    seeds: int = either(5, quick=2)
+    seeds: int = 5
     """seeds of each case, side by side"""
-    steps: int | float = either(3_000_000, quick=400_000)
+    steps: int | float = 3_000_000
     """environment steps of each seed"""
-    streams: int = either(1024, quick=64)
+    streams: int = 1024
     """environments side by side, for each seed"""
     width: int = 64
     """units of every layer, of the agent and of what a representation has for itself"""
-    k: int = either(64, quick=16)
+    k: int = 64
     """features of a representation"""
 
+    short: ClassVar = {
+        "envs": ("rooms-chain-3",), "methods": ("vmpo", "rnd", "derex"), "forms": ("states",),
+        "seeds": 2, "steps": 400_000, "streams": 64, "k": 16,
+    }  # fmt: skip
     name: ClassVar[str] = "exploration"
 
     def cases(self) -> list[ExplorationCase]:
         """The grid: for each environment the methods, `derex` in the forms that make sense there."""
-        return [
-            ExplorationCase(env, method, form)
-            for env in self.envs
-            for method in self.methods
-            for form in (self._forms_on(env) if method == DEREX else ("",))
-        ]
-
-    def _forms_on(self, env: str) -> tuple[str, ...]:
-        sensible = HIDDEN_FORMS if is_hidden(env) else FORMS
-        return tuple(form for form in self.forms if form in sensible) or sensible[:1]
+        grid = []
+        for env in self.envs:
+            sensible = HIDDEN_FORMS if is_hidden(env) else FORMS
+            chosen = tuple(form for form in self.forms if form in sensible) or sensible[:1]
+            for method in self.methods:
+                forms = chosen if method == "derex" else ("",)
+                grid += [ExplorationCase(env, method, form) for form in forms]
+        return grid
 
 
 def is_hidden(env: str) -> bool:

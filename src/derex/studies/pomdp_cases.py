@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.spatial.distance import cdist
 
+from derex._text import to_plain
 from derex.decomposition import exact, scores
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
@@ -57,8 +59,7 @@ def make_data(study: PomdpStudy, case: PomdpCase) -> Data:
 
 def distances(world: GridWorld) -> Float[np.ndarray, "n n"]:
     """Manhattan distance between the cells of two states."""
-    positions = np.asarray(world.positions, np.float64)
-    return np.abs(positions[:, None] - positions[None]).sum(axis=-1)
+    return cdist(world.positions, world.positions, "cityblock")
 
 
 def state_means(
@@ -136,23 +137,19 @@ def decompose_tests(
 def _likelihoods(env: HiddenAgent, walk: Walk, longest: int, actions: bool, rng: np.random.Generator):
     """P(τ_t | s_t = s) up to a factor, for t = T - 2, …, 0: ℓ_t(s) = Σ_s' P(s'|s, a_t) O(o_{t+1}|s') ℓ_{t+1}(s')."""
     state, hidden, previous = (np.asarray(part) for part in (walk.state, walk.hidden, walk.previous_action))
-    B, T = state.shape
+    (B, T), n = state.shape, env.world.n_states
     moves = env.world.transition_tensor()  # (n, A, n)
     phase = rng.integers(0, longest, B)
-    later = np.ones((B, env.world.n_states))
+    later = np.ones((B, n))
     for t in range(T - 2, -1, -1):
         ends: Bool[np.ndarray, " B"] = (t + 1 - phase) % longest == 0
-        later = np.where(ends[:, None], 1.0, later) * _emission(
-            state[:, t + 1], hidden[:, t + 1], later.shape[1]
-        )
+        shown = state[:, t + 1, None] == np.arange(n)
+        emission = np.where(hidden[:, t + 1, None], 1.0, shown)
+        later = np.where(ends[:, None], 1.0, later) * emission
         by_action = np.einsum("bm,nam->ban", later, moves, optimize=True)
         later = by_action[np.arange(B), previous[:, t + 1]] if actions else by_action.mean(axis=1)
         later = later / later.max(axis=1, keepdims=True)
         yield t, later
-
-
-def _emission(state: np.ndarray, hidden: np.ndarray, n: int) -> Float[np.ndarray, "B n"]:
-    return np.where(hidden[:, None], 1.0, state[:, None] == np.arange(n)).astype(np.float64)
 
 
 PICTURED_HISTORIES = 10_000
@@ -174,24 +171,41 @@ def evaluate(
     checkpoints: list[Path] | None = None,
     watch: Callable[..., None] | None = None,
 ) -> Iterator[tuple[PomdpCase, Outcome]]:
-    """Train on some trajectories, fit decoders on others, score on others again; all seeds train side by side."""
+    """Trains on some trajectories, fits decoders on others, scores on others again; all seeds train side by side."""
     sets = [make_data(study, case) for case in group]
     start = time.perf_counter()
-    models = [_model(study, case) for case in group]
+    models = [_make_model(study, case) for case in group]
     fit_together(models, [data.train for data in sets], checkpoints=checkpoints, watch=watch)
     seconds = (time.perf_counter() - start) / len(group)
     for case, data, model in zip(group, sets, models, strict=True):
-        yield case, _outcome(study, case, data, model, seconds)
+        yield case, _describe(study, case, data, model, seconds)
 
 
-def _outcome(study: PomdpStudy, case: PomdpCase, data: Data, model: HistoryDeRex, seconds: float) -> Outcome:
-    f_decoder, f_test = (_represent(model, data.env, walk) for walk in (data.decoder, data.test))
-    beliefs = {"decoded": _decoded(data, f_decoder, f_test)} | _references(study, case, data)
-    # Filters and decoders see the same steps; all of them count.
-    true, distance = data.test.state.ravel(), distances(data.env.world)
+def _make_model(study: PomdpStudy, case: PomdpCase) -> HistoryDeRex:
+    return HistoryDeRex(
+        case.k,
+        objective=case.objective,
+        width=study.width,
+        tests=case.tests,
+        test_actions=case.test_actions,
+        lambda_r=case.lambda_r,
+        batch_size=study.batch,
+        steps=case.steps(study),
+        random_state=case.seed,
+        verbose=False,
+    )
+
+
+def _describe(study: PomdpStudy, case: PomdpCase, data: Data, model: HistoryDeRex, seconds: float) -> Outcome:
+    """The outcome of a fitted model; filters and decoders see the same steps, and all of them count."""
     n = data.env.world.n_states
+    f_decoder, f_test = (model.transform(data.env.trajectories(walk)) for walk in (data.decoder, data.test))
+    beliefs = {"decoded": _decode(data, f_decoder, f_test)} | _reference_beliefs(study, case, data)
+    true, distance = data.test.state.ravel(), distances(data.env.world)
     numbers = {name: belief_scores(belief.reshape(-1, n), true, distance) for name, belief in beliefs.items()}
-    bonus = _bonus(model, data, f_decoder, f_test)
+    state = np.concatenate([data.decoder.state, data.test.state])
+    bonus = state_means(model.bonus_of(np.concatenate([f_decoder, f_test])), state, n)
+    d = np.bincount(state.ravel(), minlength=n) / state.size
     row = {
         "seconds": seconds,
         "singular_values": [float(s) for s in model.singular_values_],
@@ -200,61 +214,37 @@ def _outcome(study: PomdpStudy, case: PomdpCase, data: Data, model: HistoryDeRex
         "largest_off_diagonal": float(np.max(np.abs(model.sigma_ - np.diag(np.diag(model.sigma_))))),
         "time_share": share_explained_by_time(f_test),
         **{f"{name}_{score}": value for name, found in numbers.items() for score, value in found.items()},
-        **bonus.numbers,
+        "spearman": scores.bonus_rank_correlation(np.where(d > 0, bonus, 0.0), d),
+        "spearman_exact": exact_spearman(state, n, case.k),
     }
-    known = {
-        name: None if isinstance(value, float) and np.isnan(value) else value for name, value in row.items()
-    }
-    return Outcome(known, {**_pictures(data, f_test, beliefs), "bonus": bonus.mean, "d": bonus.d})
+    return Outcome(to_plain(row), {**_pictures(data, f_test, beliefs), "bonus": bonus, "d": d})
 
 
-def _model(study: PomdpStudy, case: PomdpCase) -> HistoryDeRex:
-    options: dict[str, Any] = {
-        "objective": case.objective,
-        "width": study.width,
-        "tests": case.tests,
-        "test_actions": case.test_actions,
-        "lambda_r": case.lambda_r,
-        "batch_size": study.batch,
-        "steps": case.steps(study),
-        "random_state": case.seed,
-        "verbose": False,
-    }
-    return HistoryDeRex(case.k, **options)
-
-
-def _represent(model: HistoryDeRex, env: HiddenAgent, walk: Walk) -> Float[np.ndarray, "B T k"]:
-    return model.transform(env.trajectories(walk))
-
-
-def _decoded(data: Data, f_decoder: np.ndarray, f_test: np.ndarray) -> Float[np.ndarray, "B T n"]:
+def _decode(data: Data, f_decoder: np.ndarray, f_test: np.ndarray) -> Float[np.ndarray, "B T n"]:
     """Belief by one linear layer on the representation."""
     k, n = f_decoder.shape[-1], data.env.world.n_states
     readout = fit_readout(f_decoder.reshape(-1, k), data.decoder.state.ravel(), n)
     return np.asarray(readout.probabilities(f_test))
 
 
-def _references(study: PomdpStudy, case: PomdpCase, data: Data) -> dict[str, np.ndarray]:
+def _reference_beliefs(study: PomdpStudy, case: PomdpCase, data: Data) -> dict[str, np.ndarray]:
     """The exact filter, the same decoder on its belief, an untrained network, and the last frame alone."""
-    fresh = _model(study, case)
-    fit_untrained(fresh, data.train)
-    features = [_represent(fresh, data.env, walk) for walk in (data.decoder, data.test)]
-    filters = [np.asarray(data.env.filter(walk)) for walk in (data.decoder, data.test)]
-    return {
-        "filter": filters[1],
-        "filter_decoded": _decoded(data, *filters),
-        "untrained": _decoded(data, *features),
-        "memoryless": _memoryless(data),
-    }
-
-
-def _memoryless(data: Data) -> Float[np.ndarray, "B T n"]:
-    """The best belief given the last frame alone: how often each state goes with each frame."""
+    walks = data.decoder, data.test
+    untrained = _make_model(study, case)
+    fit_untrained(untrained, data.train)
+    features = [untrained.transform(data.env.trajectories(walk)) for walk in walks]
+    filters = [np.asarray(data.env.filter(walk)) for walk in walks]
+    # The best belief given the last frame alone: how often each state goes with each frame.
     n = data.env.world.n_states
-    frames = [np.where(walk.hidden, n, walk.state) for walk in (data.decoder, data.test)]
+    frames = [np.where(walk.hidden, n, walk.state) for walk in walks]
     counts = np.full((n + 1, n), MEMORYLESS_PRIOR / n)
     np.add.at(counts, (frames[0].ravel(), data.decoder.state.ravel()), 1.0)
-    return (counts / counts.sum(axis=1, keepdims=True)).astype(np.float32)[frames[1]]
+    return {
+        "filter": filters[1],
+        "filter_decoded": _decode(data, *filters),
+        "untrained": _decode(data, *features),
+        "memoryless": (counts / counts.sum(axis=1, keepdims=True)).astype(np.float32)[frames[1]],
+    }
 
 
 def _exact_trace(case: PomdpCase, data: Data) -> float | None:
@@ -266,31 +256,11 @@ def _exact_trace(case: PomdpCase, data: Data) -> float | None:
     return float(found.singular_values[: case.k].sum())
 
 
-@dataclass(frozen=True, eq=False)
-class BonusScores:
-    """The bonus averaged over histories that end in each state, and how it ranks them."""
-
-    mean: Float[np.ndarray, " n"]
-    d: Float[np.ndarray, " n"]
-    numbers: dict[str, float]
-
-
-def _bonus(model: HistoryDeRex, data: Data, f_decoder: np.ndarray, f_test: np.ndarray) -> BonusScores:
-    state = np.concatenate([data.decoder.state, data.test.state])
-    n, k = data.env.world.n_states, f_test.shape[-1]
-    values = model.bonus_of(np.concatenate([f_decoder, f_test]))
-    mean = state_means(values, state, n)
-    d = np.bincount(state.ravel(), minlength=n) / state.size
-    learnt = scores.bonus_rank_correlation(np.where(d > 0, mean, 0.0), d)
-    return BonusScores(mean, d, {"spearman": learnt, "spearman_exact": exact_spearman(state, n, k)})
-
-
 def _pictures(data: Data, f_test: np.ndarray, beliefs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the figures need: many histories, and one trajectory with all its beliefs."""
     k, n = f_test.shape[-1], data.env.world.n_states
-    rng = np.random.default_rng(0)
     size = data.test.state.size
-    chosen = np.sort(rng.choice(size, min(PICTURED_HISTORIES, size), replace=False))
+    chosen = np.sort(np.random.default_rng(0).choice(size, min(PICTURED_HISTORIES, size), replace=False))
     pictured: dict[str, np.ndarray] = {
         "cloud_state": np.asarray(data.test.state, np.int32).ravel()[chosen],
         "cloud": np.asarray(f_test.reshape(-1, k)[chosen][:, :4]),

@@ -1,39 +1,22 @@
-"""Runs the study of states never trained on."""
+"""States never trained on: a room is closed while data is collected. Which states does the bonus call new?"""
 
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from derex import report
 from derex.decomposition.scores import auroc
 from derex.progress import ProgressBar
-from derex.report import (
-    Comparison,
-    GridMap,
-    RepresentationView,
-    Table,
-    explorer_section,
-    geometries_figure,
-    image_section,
-    save_comparison,
-    table_section,
-    text_section,
-    write_page,
-)
-from derex.report.statistics import mean_interval
-from derex.studies.common import (
-    Problem,
-    Setting,
-    StudyResult,
-    claim_folder,
-    fit,
-    make_problem,
-    write_metrics,
-)
-from derex.studies.definitions import UnseenStudy, resolved
+from derex.report import Comparison, RepresentationView, Table
+from derex.studies import common
+from derex.studies.common import Problem, Row, StudyResult
+from derex.studies.definitions import Setting, UnseenStudy
 
 COLUMNS = ("encoder", "objective", "AUROC of the bonus", "of the norm alone", "untrained", "fits")
+SCORES = {"auroc": "Bonus", "auroc_norm": "Norm alone", "auroc_untrained": "Bonus, untrained"}
+"""names in metrics.json, and labels in figures"""
 
 WHY = """
 A network trained on part of the world returns, for the rest, whatever its weights happen to give. On pictures that is
@@ -46,109 +29,83 @@ With coordinates as input the network extrapolates its slowest modes, and the no
 
 
 def run(study: UnseenStudy) -> StudyResult:
-    """Leave out each room, train, and ask which states the bonus calls new."""
-    if study.seeds < 1:
-        raise ValueError(f"--seeds: expected at least 1, got {study.seeds}.")
+    """Leaves out each room, trains, and asks which states the bonus calls new."""
+    common.check_minimum(study, seeds=1)
     if not set(study.rooms) <= {1, 2, 3}:
         raise ValueError(f"--rooms: four rooms has rooms 1, 2 and 3 to leave out, got {study.rooms}.")
-    claim_folder(study.out, study.name)
-    config = resolved(study)
-    cases = [
-        (encoder, objective, room, seed)
-        for encoder in config.encoders
-        for objective in config.objectives
-        for room in config.rooms
-        for seed in range(config.seeds)
-    ]
-    rows, pictures = [], {}
+    common.claim_folder(study.out, study.name)
+    cases = list(product(study.encoders, study.objectives, study.rooms, range(study.seeds)))
+    rows: list[Row] = []
+    pictures: dict[str, Comparison] = {}
     with ProgressBar("derex reproduce unseen", len(cases)) as progress:
         for encoder, objective, room, seed in cases:
             progress.start(f"{encoder}, {objective}, without room {room}, seed {seed}")
-            problem = make_problem("four-rooms", seed, config.transitions, closed_room=room)
-            row, comparison = _case(config, problem, encoder, objective, room, seed)
-            rows.append(row)
-            pictures.setdefault(encoder, comparison)
-            progress.finish(f"AUROC {row['auroc']:.3f}")
-    summary = _summary(rows)
-    write_metrics(config.out, study.name, config, {"results": rows, "summary": summary})
-    cells = tuple(map(_cells, summary))
-    return StudyResult(page=_report(config, pictures, cells), columns=COLUMNS, rows=cells)
+            problem = common.make_problem("four-rooms", seed, study.transitions, closed_room=room)
+            views, scores = _score(study, problem, encoder, objective, seed)
+            setting = {"encoder": encoder, "objective": objective, "room": room, "seed": seed}
+            rows.append(setting | {"unseen_states": int((problem.d == 0).sum())} | scores)
+            grid, title = common.grid_map(problem.world.map), f"{encoder}, {objective}, without room {room}"
+            pictures.setdefault(encoder, Comparison(title, grid, problem.d, tuple(views)))
+            progress.finish(f"AUROC {scores['auroc']:.3f}")
+    summary = _summarise(rows)
+    common.write_metrics(study, results=rows, summary=summary)
+    cells = [
+        (
+            entry["encoder"],
+            entry["objective"],
+            *("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**entry[name]) for name in SCORES),
+            str(entry["fits"]),
+        )
+        for entry in summary
+    ]
+    table = Table("AUROC, unseen room against seen states", COLUMNS, tuple(cells))
+    return StudyResult(_write_report(study, pictures, table), table)
 
 
-def _case(
-    config: UnseenStudy, problem: Problem, encoder: str, objective: str, room: int, seed: int
-) -> tuple[dict[str, Any], Comparison]:
-    """One trained model and one untrained, scored with and without the guard."""
-    observations = problem.observations(encoder)
-    unseen = problem.d == 0
+def _score(
+    study: UnseenStudy, problem: Problem, encoder: str, objective: str, seed: int
+) -> tuple[list[RepresentationView], dict[str, float]]:
+    """One trained model and one untrained, with and without the guard: their views, and AUROC of their bonuses."""
+    observations, unseen = problem.observations(encoder), problem.d == 0
     views, aurocs = [], {}
     for control in ("", "untrained"):
-        setting = Setting(objective, config.k, control=control)
-        model = fit(problem, encoder, setting, seed, steps=config.steps)
-        f = model.transform(observations).astype(np.float64)
+        setting = Setting(objective, study.k, control=control)
+        model = common.fit(problem, encoder, setting, seed, steps=study.steps)
+        f = model.transform(observations)
         for guarded in (True, False):
             bonus = model.set_params(novelty=guarded).bonus(observations).astype(np.float64)
             label = f"{'Bonus' if guarded else 'Norm alone'}{', untrained' if control else ''}"
             aurocs[label] = auroc(bonus[unseen], bonus[~unseen])
             views.append(RepresentationView(label, f, model.singular_values_, bonus))
-    row = {
-        "encoder": encoder,
-        "objective": objective,
-        "room": room,
-        "seed": seed,
-        "unseen_states": int(unseen.sum()),
-    }
-    row |= {
-        "auroc": aurocs["Bonus"],
-        "auroc_norm": aurocs["Norm alone"],
-        "auroc_untrained": aurocs["Bonus, untrained"],
-    }
-    grid = GridMap(problem.world.map.name, tuple(problem.world.map.rows), np.asarray(problem.world.positions))
-    title = f"{encoder}, {objective}, without room {room}"
-    return row, Comparison(title, grid, problem.d, tuple(views))
+    return views, {name: aurocs[label] for name, label in SCORES.items()}
 
 
-def _summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    groups = defaultdict(list)
-    for row in rows:
-        groups[row["encoder"], row["objective"]].append(row)
+def _summarise(rows: list[Row]) -> list[Row]:
+    """One entry for each encoder and objective: mean and interval over seeds, and the worst fit."""
     summary = []
-    for (encoder, objective), members in groups.items():
-        entry: dict[str, Any] = {"encoder": encoder, "objective": objective, "fits": len(members)}
-        for score in ("auroc", "auroc_norm", "auroc_untrained"):
-            values = [member[score] for member in members]
-            by_seed = defaultdict(
-                list
-            )  # rooms are the same ones for every seed: seeds are the independent runs
+    for (encoder, objective), members in common.group_rows(rows, ("encoder", "objective")).items():
+        entry: Row = {"encoder": encoder, "objective": objective, "fits": len(members)}
+        for score in SCORES:
+            by_seed = defaultdict(list)  # rooms are the same for every seed: seeds are the independent runs
             for member in members:
                 by_seed[member["seed"]].append(member[score])
-            mean, low, high = mean_interval([float(np.mean(each)) for each in by_seed.values()])
-            entry[score] = {"mean": mean, "low": max(low, 0.0), "high": min(high, 1.0), "min": min(values)}
+            interval = common.mean_interval_of([float(np.mean(each)) for each in by_seed.values()])
+            bounds = {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
+            entry[score] = interval | bounds | {"min": min(member[score] for member in members)}
         summary.append(entry)
     return summary
 
 
-def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
-    scores = [
-        f"{entry[name]['mean']:.3f} [{entry[name]['low']:.3f}, {entry[name]['high']:.3f}]"
-        for name in ("auroc", "auroc_norm", "auroc_untrained")
-    ]
-    return (entry["encoder"], entry["objective"], *scores, str(entry["fits"]))
-
-
-def _report(config: UnseenStudy, pictures: dict[str, Comparison], cells: tuple[tuple[str, ...], ...]) -> Path:
-    sections = [
-        table_section(Table("AUROC, unseen room against seen states", COLUMNS, cells)),
-        text_section("Why", WHY),
-    ]
+def _write_report(study: UnseenStudy, pictures: dict[str, Comparison], table: Table) -> Path:
+    sections = [report.table_section(table), report.text_section("Why", WHY)]
     for encoder, comparison in pictures.items():
-        save_comparison(config.out / f"{encoder}.npz", comparison)
-        picture = geometries_figure(comparison, config.out / f"{encoder}.png")
-        sections.append(explorer_section(comparison, f"{encoder}: {comparison.title}"))
-        sections.append(image_section(f"{encoder}: bonus with and without the guard", picture))
+        report.save_comparison(study.out / f"{encoder}.npz", comparison)
+        picture = report.geometries_figure(comparison, study.out / f"{encoder}.png")
+        sections.append(report.explorer_section(comparison, f"{encoder}: {comparison.title}"))
+        sections.append(report.image_section(f"{encoder}: bonus with and without the guard", picture))
     lead = (
         "A room of four rooms is closed while a random policy collects data. Does the bonus give its states, which no "
         "training row shows, more than the states that were visited? Mean over rooms and seeds, 95 % interval."
     )
-    footer = f"Made by `derex reproduce unseen{' --quick' if config.quick else ''}`."
-    return write_page(config.out / "report.html", "derex: a room never seen", lead, sections, footer)
+    footer = f"Made by `derex reproduce unseen{' --quick' if study.quick else ''}`."
+    return report.write_page(study.out / "report.html", "derex: a room never seen", lead, sections, footer)

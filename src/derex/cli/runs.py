@@ -1,20 +1,21 @@
-"""`derex eval`, `derex video` and `derex export`: commands on the trained agents of a run folder."""
+"""`derex eval`, `video`, `export` and `plot`: commands on run folders."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from derex.cli.parsing import LARGEST_SEED, check_checkpoint, check_range, parse, print_table
+from derex.cli.parsing import LARGEST_SEED, OWN_ENV, check_checkpoint, check_range, parse, print_table
 
 if TYPE_CHECKING:
     from derex.training.trained import TrainedAgents
 
 MOST_EPISODES, MOST_FILMED = 10_000_000, 100
+ENDINGS = (".png", ".html")
 EVAL_EXAMPLES = (
     "derex eval runs/chain",
     "derex eval runs/chain --episodes 1000 --checkpoint best --greedy",
@@ -28,6 +29,20 @@ EXPORT_EXAMPLES = (
     "derex export runs/chain --out model",
     "derex export runs/chain --out model --checkpoint best --agent 2",
 )
+PLOT_EXAMPLES = (
+    "derex plot runs/chain",
+    "derex plot runs --metric success --out curves.png",
+    "derex plot runs/a runs/b --label folder --out curves.html",
+    "derex plot runs/babyai --metric success --task all --out tasks.png",
+)
+
+Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(help="folder of the run")]
+Checkpoint = Annotated[str, tyro.conf.arg(help="latest, best, or a step")]
+OwnEnv = Annotated[str | None, tyro.conf.arg(help=OWN_ENV)]
+Greedy = Annotated[
+    bool, tyro.conf.arg(help="take the most likely action at each step instead of sampling from the policy")
+]
+Seed = Annotated[int, tyro.conf.arg(help="random seed of the environment and the policy")]
 
 
 @dataclass(frozen=True)
@@ -37,22 +52,16 @@ class Eval:
     Intervals are at 95 %: over episodes for each seed; over seeds for their interquartile mean.
     """
 
-    dir: tyro.conf.Positional[Path]
-    """folder of the run"""
+    dir: Folder
     episodes: int = 100
     """episodes of each seed, and of each task if there are several"""
-    checkpoint: str = "latest"
-    """latest, best, or a step"""
-    env: str | None = None
-    """repeat the run's environment here if it is your own code, such as jax:package.module:Class; otherwise its code is
-    not imported"""
+    checkpoint: Checkpoint = "latest"
+    env: OwnEnv = None
     on: str | None = None
     """another environment, set or list than the run's own, such as dmlab30-test, with the same observations and
     actions"""
-    greedy: bool = False
-    """take the most likely action at each step instead of sampling from the policy"""
-    seed: int = 0
-    """random seed of the environment and the policy"""
+    greedy: Greedy = False
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_range("--episodes", self.episodes, 1, MOST_EPISODES)
@@ -64,23 +73,17 @@ class Eval:
 class Video:
     """Film episodes of a trained agent, as .gif or, with the extra `video`, as .mp4."""
 
-    dir: tyro.conf.Positional[Path]
-    """folder of the run"""
+    dir: Folder
     out: Path
     """film to write: .gif or .mp4"""
     episodes: int = 1
     """number of episodes, one after the other"""
-    checkpoint: str = "latest"
-    """latest, best, or a step"""
-    env: str | None = None
-    """repeat the run's environment here if it is your own code, such as jax:package.module:Class; otherwise its code is
-    not imported"""
+    checkpoint: Checkpoint = "latest"
+    env: OwnEnv = None
     agent: int | None = None
     """which of the run's seeds acts; none: the one with the best final score"""
-    greedy: bool = False
-    """take the most likely action at each step instead of sampling from the policy"""
-    seed: int = 0
-    """random seed of the environment and the policy"""
+    greedy: Greedy = False
+    seed: Seed = 0
     fps: int = 12
     """pictures per second"""
     scale: int = 1
@@ -99,20 +102,54 @@ class Video:
 class Export:
     """Write a trained agent for use elsewhere: agent.safetensors and card.json, read by derex.load_agent."""
 
-    dir: tyro.conf.Positional[Path]
-    """folder of the run"""
+    dir: Folder
     out: Path
     """folder to write"""
-    checkpoint: str = "latest"
-    """latest, best, or a step"""
-    env: str | None = None
-    """repeat the run's environment here if it is your own code, such as jax:package.module:Class; otherwise its code is
-    not imported"""
+    checkpoint: Checkpoint = "latest"
+    env: OwnEnv = None
     agent: int | None = None
     """which of the run's seeds; none: the one with the best final score"""
 
     def __post_init__(self) -> None:
         check_checkpoint(self.checkpoint)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Learning curves and final scores of one or more runs.
+
+    Interquartile means over seeds with 95 % bootstrap intervals; a final score is the mean over the last part of a
+    run's steps (--last). Unfinished runs are drawn up to their last line.
+    """
+
+    dirs: tyro.conf.Positional[tuple[Path, ...]]
+    """run folders, or folders that are searched for them"""
+    out: Path | None = None
+    """picture (.png) or page to open (.html); none: only the table"""
+    metric: str = "return"
+    """return, success, or any other number in metrics.jsonl"""
+    task: str = ""
+    """for runs of several tasks: draw this task, or "all" for each task separately; none: their mean"""
+    label: Literal["method", "folder"] = "method"
+    """group runs by method and form, or show each folder separately"""
+    last: float = 2.0
+    """a final score is the mean over this percentage of a run's steps, the last ones; the paper's 2 % contain few
+    episodes of a short run"""
+
+    def __post_init__(self) -> None:
+        if not self.dirs:
+            raise ValueError("dirs: expected at least one folder of derex train.")
+        if not 0.0 < self.last <= 100.0:
+            raise ValueError(f"--last: expected percent above 0 and up to 100; got {self.last:g}.")
+        if self.out is None:
+            return
+        from derex.report.files import check_place
+
+        if self.out.suffix not in ENDINGS:
+            raise ValueError(f"--out: expected a name that ends in {' or '.join(ENDINGS)}; got {self.out}.")
+        if self.out.is_dir():
+            raise IsADirectoryError(f"--out: {self.out} is a folder; give a file.")
+        check_place(self.out, "--out")
 
 
 def run_eval(arguments: list[str]) -> int:
@@ -205,3 +242,25 @@ def make_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 def _format_interval(interval: dict[str, Any]) -> str:
     value, low, high = interval["value"], interval["low"], interval["high"]
     return f"{value:.4g}" if low is None or low == high else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def run_plot(arguments: list[str]) -> int:
+    """`derex plot DIR... [--out FILE] [--metric NAME] [--task NAME] [--label folder] [--last PERCENT]`."""
+    options = parse(Plot, arguments, "derex plot", PLOT_EXAMPLES)
+
+    from derex.report import learning_curves
+    from derex.report.runs import find_runs
+
+    runs = find_runs(options.dirs)
+    if options.task:
+        runs = learning_curves.runs_of_task(runs, options.task)
+    learning_curves.check_metric(runs, options.metric)
+    groups = learning_curves.group_runs(runs, options.label, options.last)
+    for note in learning_curves.notes_on(groups):
+        print(f"derex: {note}", file=sys.stderr)
+    written = options.out and learning_curves.write_curves(groups, options.metric, options.out)
+    columns = [name.format(options.metric) for name in learning_curves.COLUMNS]
+    print_table(columns, learning_curves.score_rows(groups, options.metric))
+    if written:
+        print(f"\n{'Open in a browser:' if written.suffix == '.html' else 'Picture:'}\n  {written}")
+    return 0
