@@ -49,7 +49,7 @@ def indexed(index, values=NUMBERS[0]):
 
 
 def model(**options: Any) -> HistoryDeRex:
-    few = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 2, "random_state": 0}
+    few: dict[str, Any] = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 2, "random_state": 0}
     return HistoryDeRex(**few | options)
 
 

@@ -1,5 +1,7 @@
 """Bad input is refused with the argument's name and a way out, before any training starts."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,8 @@ def replaced(array, value, row=7):
 
 
 def model(**options):
-    return DeRex(**{"k": 2, "steps": 5, "batch_size": 16, "random_state": 0} | options)
+    few: dict[str, Any] = {"k": 2, "steps": 5, "batch_size": 16, "random_state": 0}
+    return DeRex(**few | options)
 
 
 class NoParameters(eqx.Module):

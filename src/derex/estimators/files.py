@@ -21,9 +21,9 @@ import numpy as np
 from derex._version import __version__
 from derex.decomposition.bonus import Support
 from derex.estimators import validation as check
-from derex.estimators.base import FeatureSpan, Guard, NoGuard, SeenIds
-from derex.estimators.fitting import FitState, Networks, build_network, init_fit_state, make_identity_side
-from derex.estimators.streams import check_encoder, make_networks
+from derex.estimators.fitting import init_fit_state
+from derex.estimators.networks import Networks, build_network, make_identity_side, make_networks
+from derex.estimators.pairs import FeatureSpan, Guard, NoGuard, SeenIds
 from derex.estimators.trajectories import StreamSpec
 from derex.estimators.validation import Sides
 from derex.networks import InputSpec
@@ -35,17 +35,6 @@ VERSION = 1
 HISTORY_COLUMNS = 4
 # Parameters that an interrupted fit may change before it resumes.
 MAY_CHANGE = {"encoder", "verbose", "weighted_bonus", "sigma_floor", "random_state"}
-
-
-class ModelFormat(NamedTuple):
-    """The name of an estimator's format and the keys of its header, beside those that all have."""
-
-    name: str
-    keys: frozenset[str]
-
-
-PAIRS = ModelFormat("derex-model", frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"}))
-HISTORIES = ModelFormat("derex-history-model", frozenset({"spec", "tied", "fingerprint"}))
 
 
 class DamagedModelError(ValueError):
@@ -61,9 +50,8 @@ class DamagedModelError(ValueError):
 
 def write_archive(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Writes to a temporary file, then renames it: readers see all of the new file or the old one."""
-    text = json.dumps(
-        header | {"arrays": sorted(arrays)}, default=lambda value: value.item()
-    )  # NumPy scalars
+    header = header | {"arrays": sorted(arrays)}
+    text = json.dumps(header, default=lambda value: value.item())  # NumPy scalars
     members = {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path: the folder {path.parent} does not exist. Create it first.")
@@ -80,7 +68,7 @@ def write_archive(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarr
         raise
 
 
-def read_archive(path: Path, form: ModelFormat) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_archive(path: Path, form: "ModelFormat") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Reads header and arrays of a file of that format, at most of our version; verifies every checksum."""
     with path.open("rb") as file:
         try:
@@ -146,13 +134,11 @@ def fill_arrays(skeleton: Any, prefix: str, arrays: dict[str, np.ndarray], path:
     return jax.tree_util.tree_map_with_path(fill, skeleton)
 
 
-# --- models of both estimators -------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------------------------
 
 
-def _save(
-    model: Any, path: Any, form: ModelFormat, header: dict[str, Any], arrays: dict[str, np.ndarray]
-) -> None:
-    """Writes the parameters and the state of a fitted model with what its estimator adds."""
+def save_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a fitted estimator, all of it or nothing."""
     parameters = model.get_params(deep=False)
     parameters |= model._trained_as  # what `set_params` changed since then is not in the arrays
     encoder = parameters["encoder"]
@@ -160,35 +146,17 @@ def _save(
     parameters["encoder"] = names if isinstance(encoder, tuple | list) else names[0]
     if not isinstance(parameters["random_state"], int | np.integer | None):
         parameters["random_state"] = None  # a generator: its state is not the model's
-    common = {"format": form.name, "version": VERSION, "derex": __version__, "parameters": parameters}
-    history = {"history": np.asarray(model._history, np.float64)}
-    write_archive(Path(path), common | header, make_storable(model._state, "state/") | arrays | history)
+    header = {"format": model.file_format, "version": VERSION, "derex": __version__, "parameters": parameters}
+    arrays = make_storable(model._state, "state/") | {"history": np.asarray(model._history, np.float64)}
+    more_header, more_arrays = FORMATS[model.file_format].describe(model)
+    write_archive(Path(path), header | more_header, arrays | more_arrays)
 
 
-class StoredModel(NamedTuple):
-    """What a file says about a model, checked."""
-
-    model: Any  # not fitted yet
-    state: FitState
-    history: list[tuple[float, ...]]
-    header: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-    skeleton: FitState
-    own: bool  # whether the user's own modules are part of it
-
-
-def _load(
-    cls: Any,
-    path: Any,
-    form: ModelFormat,
-    encoder: Any,
-    plan: Callable[[Any, dict[str, Any]], Callable[[], FitState]],
-) -> StoredModel:
-    """Reads the parameters and the state of a model; `encoder` stands in for own modules, which files do not hold.
-
-    Args:
-        plan: checks the header; returns a function that makes a state of the right structure, whatever its values.
-    """
+def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
+    """Reads a model of class `cls`; `encoder` stands in for own modules, which files do not hold."""
+    if encoder is not None:
+        cls(encoder=encoder)._check_encoder()
+    form = FORMATS[cls.file_format]
     header, arrays = read_archive(Path(path), form)
     try:
         parameters = {
@@ -209,19 +177,16 @@ def _load(
         )
     if encoder is not None and not own:
         raise ValueError(f"encoder: {path} holds its own encoder, {stored!r}; load it without `encoder`.")
-    if own:
-        parameters["encoder"] = encoder
     try:
-        model = cls(**parameters)
-        model._check_parameters()
-        history = arrays["history"]
+        model = cls(**parameters | ({"encoder": encoder} if own else {}))
+        tied, history = model._check_parameters().tied, arrays["history"]
         if history.size and history.shape[1:] != (HISTORY_COLUMNS,):
             raise ValueError(f"its history has shape {history.shape}")
-        make_state = plan(model, header)
+        build = form.restore(model, header, tied)
     except Exception as error:
         raise _damaged(path, error) from error
     try:
-        skeleton = eqx.filter_eval_shape(make_state)
+        skeleton = eqx.filter_eval_shape(lambda: init_fit_state(build(), int(model.k)))
     except Exception as error:
         if own:  # the user's encoder is at fault
             raise
@@ -230,7 +195,12 @@ def _load(
     for name, value in name_arrays(state):
         if jnp.issubdtype(value.dtype, jnp.floating) and jnp.isnan(value).any():
             raise DamagedModelError(f"{path} is damaged: {name} contains NaN.")
-    return StoredModel(model, state, [tuple(row) for row in history.tolist()], header, arrays, skeleton, own)
+    if "guards" in header:
+        networks = skeleton.networks.f.network, skeleton.networks.g_or_f.network
+        sides = zip(header["guards"], "xy", networks, strict=True)
+        model._guards = Sides(*(_read_guard(*side, arrays, path, own) for side in sides))
+    model._publish(state, [tuple(row) for row in history.tolist()])
+    return model
 
 
 def _damaged(path: Any, error: Exception) -> DamagedModelError:
@@ -239,7 +209,7 @@ def _damaged(path: Any, error: Exception) -> DamagedModelError:
     )
 
 
-def _make_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec:
+def _read_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec:
     if kind is not None:
         check.check_choice("kind", kind, get_args(InputKind))
     shape = tuple(check.check_integer("shape", size, 1) for size in shape)
@@ -247,11 +217,21 @@ def _make_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec
     return InputSpec(shape, n_ids, kind, np.dtype(dtype).name)
 
 
-# --- models of pairs -----------------------------------------------------------------------------------------------
+# --- what is particular to an estimator ----------------------------------------------------------------------------
 
 
-def save_pairs(model: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a fitted `DeRex`, all of it or nothing."""
+class ModelFormat(NamedTuple):
+    """How an estimator is stored, beside what all estimators have in common."""
+
+    name: str
+    keys: frozenset[str]  # of the header
+    describe: Callable[[Any], tuple[dict[str, Any], dict[str, np.ndarray]]]
+    """model -> its header and arrays"""
+    restore: Callable[[Any, dict[str, Any], bool], Callable[[], Any]]
+    """(model, header, tied): checks and sets what the header says; returns a function that builds its networks"""
+
+
+def _describe_pairs(model: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays = {}
     for side, guard in model._guards._asdict().items():
         prefix = f"guard/{side}/"
@@ -267,99 +247,80 @@ def save_pairs(model: Any, path: str | os.PathLike[str]) -> None:
         "feature_names_in_": list(getattr(model, "feature_names_in_", [])),
         "guards": [type(guard).__name__ for guard in model._guards],
     }
-    _save(model, path, PAIRS, header, arrays)
+    return header, arrays
 
 
-def load_pairs(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
-    """Reads a model of class `cls`, a `DeRex`."""
-    stored = _load(cls, path, PAIRS, encoder, _plan_pairs)
-    networks = stored.skeleton.networks
-    sides = zip(stored.header["guards"], "xy", (networks.f.network, networks.g_or_f.network), strict=True)
-    guards = Sides(*(_load_guard(*each, stored, path) for each in sides))
-    model, names = stored.model, stored.header["feature_names_in_"]
-    model._publish(_make_specs(stored.header), stored.state, stored.history, guards)
-    if stored.header["n_features_in_"] is not None:
-        model.n_features_in_ = stored.header["n_features_in_"]
-    if names:
-        model.feature_names_in_ = np.asarray(names, object)
-    return model
+def _restore_pairs(model: Any, header: dict[str, Any], tied: bool) -> Callable[[], Any]:
+    model._specs = specs = Sides(*(_read_input_spec(**spec) for spec in header["specs"]))
+    if header["n_features_in_"] is not None:
+        model.n_features_in_ = header["n_features_in_"]
+    if header["feature_names_in_"]:
+        model.feature_names_in_ = np.asarray(header["feature_names_in_"], object)
+    encoders, k = check.encoder_sides(model.encoder), int(model.k)
+
+    def build() -> Networks:
+        networks = (
+            build_network(*side, k) for side in zip(encoders, [jax.random.key(0)] * 2, specs, strict=True)
+        )
+        f, g = (make_identity_side(network, k) for network in networks)
+        return Networks(f, None if tied else g)
+
+    return build
 
 
-def _make_specs(header: dict[str, Any]) -> Sides:
-    x, y = (_make_input_spec(**spec) for spec in header["specs"])
-    return Sides(x, y)
-
-
-def _plan_pairs(model: Any, header: dict[str, Any]) -> Callable[[], FitState]:
-    specs, k, tied = _make_specs(header), int(model.k), model._check_parameters().tied
-
-    def make() -> FitState:
-        sides = [
-            make_identity_side(build_network(side, jax.random.key(0), spec, k), k)
-            for side, spec in zip(check.encoder_sides(model.encoder), specs, strict=True)
-        ]
-        return init_fit_state(Networks(sides[0], None if tied else sides[1]), k)
-
-    return make
-
-
-def _load_guard(name: str, side: str, network: Any, stored: StoredModel, path: Any) -> Guard:
-    prefix, arrays = f"guard/{side}/", stored.arrays
+def _read_guard(
+    name: str, side: str, network: Any, arrays: dict[str, np.ndarray], path: Any, own: bool
+) -> Guard:
+    prefix = f"guard/{side}/"
     if name == "SeenIds":
         return SeenIds(arrays[f"{prefix}seen"])
     if name != "FeatureSpan":
         return NoGuard()
     support = Support(*(arrays[f"{prefix}support/{field}"] for field in Support._fields))
-    network = fill_arrays(network, f"{prefix}network/", arrays, path, stored.own)
+    network = fill_arrays(network, f"{prefix}network/", arrays, path, own)
     return FeatureSpan(support, arrays[f"{prefix}typical"], network)
 
 
-# --- models of histories -------------------------------------------------------------------------------------------
-
-
-def save_histories(model: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a fitted `HistoryDeRex`, all of it or nothing."""
+def _describe_histories(model: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     header = {
         "spec": model._spec._asdict() | {"parts": [part._asdict() for part in model._spec.parts]},
         "tied": model._state.networks.reverse is None,
         "fingerprint": model._fingerprint,
         "seed": model._seed,  # as drawn: an interrupted fit resumes with it, whatever random_state was
     }
-    _save(model, path, HISTORIES, header, {})
+    return header, {}
 
 
-def load_histories(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
-    """Reads a model of class `cls`, a `HistoryDeRex`."""
-    if encoder is not None:
-        check_encoder(encoder)
-    stored = _load(cls, path, HISTORIES, encoder, _plan_histories)
-    header = stored.header
-    spec = _make_stream_spec(header["spec"])
-    stored.model._publish(spec, stored.state, stored.history, header["fingerprint"], header.get("seed"))
-    return stored.model
-
-
-def _make_stream_spec(values: dict[str, Any]) -> StreamSpec:
-    parts = tuple(_make_input_spec(**part) for part in values["parts"])
+def _restore_histories(model: Any, header: dict[str, Any], tied: bool) -> Callable[[], Any]:
+    values, tied = header["spec"], check.check_flag("tied", header["tied"])
+    parts = tuple(_read_input_spec(**part) for part in values["parts"])
     choices = check.check_integer("choices", values["choices"], 1)
-    spec = StreamSpec(**(values | {"parts": parts, "choices": choices}))
+    model._spec = spec = StreamSpec(**(values | {"parts": parts, "choices": choices}))
     spec.observation(list(range(len(parts))))  # as many as the outline says
     check.check_choice("actions", spec.actions, ("ids", "vectors"))
-    return spec
+    model._fingerprint = check.check_integer("fingerprint", header["fingerprint"], 0)
+    seed = header.get("seed")
+    model._seed = None if seed is None else check.check_integer("seed", seed, 0)
+    sizes = int(model.width), int(model.k)
+    return lambda: make_networks(model.encoder, spec, *sizes, tied, model.test_actions, jax.random.key(0))
 
 
-def _plan_histories(model: Any, header: dict[str, Any]) -> Callable[[], FitState]:
-    spec, tied = _make_stream_spec(header["spec"]), check.check_flag("tied", header["tied"])
-    check.check_integer("fingerprint", header["fingerprint"], 0)
-    if header.get("seed") is not None:
-        check.check_integer("seed", header["seed"], 0)
-    width, k, actions = int(model.width), int(model.k), model.test_actions
+PAIRS = ModelFormat(
+    "derex-model",
+    frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"}),
+    _describe_pairs,
+    _restore_pairs,
+)
+HISTORIES = ModelFormat(
+    "derex-history-model",
+    frozenset({"spec", "tied", "fingerprint"}),
+    _describe_histories,
+    _restore_histories,
+)
+FORMATS = {form.name: form for form in (PAIRS, HISTORIES)}
 
-    def make() -> FitState:
-        networks = make_networks(model.encoder, spec, width, k, tied, actions, jax.random.key(0))
-        return init_fit_state(networks, k)
 
-    return make
+# --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
 def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
@@ -367,22 +328,26 @@ def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
     if not check_path(name, path).exists():
         return None
     try:
-        before = load_histories(type(model), path, None if isinstance(model.encoder, str) else model.encoder)
+        before = load_model(type(model), path, None if isinstance(model.encoder, str) else model.encoder)
     except DamagedModelError as error:
         raise ValueError(f"{name}: {error.what} If it is a checkpoint, remove it to start again.") from error
     except ValueError as error:
         raise ValueError(
             f"{name}: cannot resume from {path}: {error} Remove it to start again, or choose another file."
         ) from error
-    mine, its = (m.get_params() for m in (model, before))
-    compared = set(mine) - MAY_CHANGE
-    if isinstance(model.random_state, int | np.integer):  # else any seed will do
-        compared.add("random_state")
-    different = sorted(each for each in compared if mine[each] != its[each])
+    seeded = isinstance(model.random_state, int | np.integer)  # else any seed will do
+    ignored = MAY_CHANGE - {"random_state"} if seeded else MAY_CHANGE
+    different = sorted(find_differences(model, before) - ignored)
     if different or before._fingerprint != fingerprint:
         what = f"parameters {different}" if different else "data"
         raise ValueError(f"{name}: {path} is of a fit with other {what}. Remove the file, or choose another.")
     return before
+
+
+def find_differences(model: Any, other: Any) -> set[str]:
+    """Finds the parameters in which two estimators of one class differ."""
+    mine, its = model.get_params(), other.get_params()
+    return {name for name in mine if mine[name] is not its[name] and mine[name] != its[name]}
 
 
 def check_path(name: str, path: Any) -> Path:

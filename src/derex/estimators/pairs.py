@@ -2,58 +2,95 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, no_type_check
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data  # pyrefly: ignore[missing-module-attribute]
 
-from derex.decomposition.bonus import SIGMA_FLOOR, fit_support, raise_bonus
-from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
-from derex.decomposition.statistics import read_statistics
+from derex.decomposition.bonus import (
+    Support,
+    compute_excess,
+    compute_unexplained_share,
+    fit_support,
+    raise_bonus,
+)
+from derex.decomposition.objectives import Objective
 from derex.estimators import validation as check
-from derex.estimators.base import (
-    DecompositionEstimator,
-    FeatureSpan,
-    Guard,
-    NoGuard,
-    SeenIds,
-    compute_features,
-    compute_statistics,
-    squared_correlation,
-)
-from derex.estimators.data import (
-    GivenRows,
-    PairData,
-    is_memory_mapped,
-    make_input_specs,
-    map_rows,
-    to_device,
-)
+from derex.estimators.data import GivenRows, PairData, is_memory_mapped, map_rows, to_device
 from derex.estimators.fitting import (
-    CALIBRATION_ROWS,
+    DecompositionEstimator,
     Fit,
     FitState,
-    build_networks,
     init_fit_state,
     run_updates,
-    standardise_side,
+    squared_correlation,
     train_chunk,
 )
+from derex.estimators.networks import CALIBRATION_ROWS, build_networks, make_input_specs
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS
+from derex.networks.layers import iterate_blocks
 
-OWN_LEARNING_RATE = 1e-3  # default for the user's own modules
-MEASURED_PAIRS = (
-    1 << 16
-)  # at most, for the statistics of a finished fit; fewer where the distinct pairs are known
+# --- novelty guards: their class names are part of the format of model files ---------------------------------------
 
 
+class NoGuard(NamedTuple):
+    """Nothing is known about the training data: every bonus is the norm."""
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return np.zeros(len(rows), np.float32)
+
+
+class SeenIds(NamedTuple):
+    """Which ids of a table were trained. Unseen ids have no representation, and an excess of 1."""
+
+    seen: Bool[np.ndarray, " n_ids"]
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return (~self.seen[rows]).astype(np.float32)
+
+    def including(self, rows: np.ndarray) -> SeenIds:
+        """Returns the guard with these ids seen as well."""
+        seen = self.seen.copy()
+        for block in iterate_blocks(rows):
+            seen[block] = True
+        return SeenIds(seen)
+
+
+class FeatureSpan(NamedTuple):
+    """The span of the training rows' features; see `derex.decomposition.bonus`.
+
+    The features are those of the network as `fit` left it: `partial_fit` changes the network, and what training rows'
+    features spanned then says nothing about the changed one.
+    """
+
+    support: Support
+    typical: Float[np.ndarray, "m k"]  # representations of training rows, for the largest bonus
+    network: Any  # an eqx.Module with a `features` method
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        features = compute_features(self.network, rows, dtype)
+        return compute_excess(compute_unexplained_share(features, self.support), self.support)
+
+
+Guard = NoGuard | SeenIds | FeatureSpan
+
+
+def compute_features(network: Any, rows: np.ndarray, dtype: str) -> Float[np.ndarray, "n h"]:
+    """Computes the inputs of the network's last layer, as vectors; `dtype` is the one on the device."""
+    return map_rows(network.features, rows, dtype).reshape(len(rows), -1)
+
+
+# --- the estimator -------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEstimator):
     """Top-k singular functions of the dynamics, learnt from paired samples; bonuses from their norm.
 
@@ -90,69 +127,36 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         >>> model.transform(states).shape, model.bonus(states).shape  # doctest: +SKIP
     """
 
-    min_batch_size = check.MIN_ROWS
+    encoder: Any = "mlp"
+    batch_size: int = 2048
+    novelty: bool = True
+    n_states: int | tuple[int | None, int | None] | None = None
 
-    @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
-    def __init__(
-        self,
-        k: int = 16,
-        *,
-        objective: str = "derex",
-        encoder: Any = "mlp",
-        lambda_r: float | str = REFERENCE_LAMBDA_R,
-        batch_size: int = 2048,
-        steps: int = 3000,
-        learning_rate: float | None = None,
-        weighted_bonus: bool = True,
-        sigma_floor: float = SIGMA_FLOOR,
-        novelty: bool = True,
-        n_states: int | tuple[int | None, int | None] | None = None,
-        random_state: Any = None,
-        verbose: bool | None = None,
-    ):
-        self.k = k
-        self.objective = objective
-        self.encoder = encoder
-        self.lambda_r = lambda_r
-        self.batch_size = batch_size
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.weighted_bonus = weighted_bonus
-        self.sigma_floor = sigma_floor
-        self.novelty = novelty
-        self.n_states = n_states
-        self.random_state = random_state
-        self.verbose = verbose
+    min_batch_size = check.MIN_ROWS
+    structural = ("k", "objective", "encoder", "n_states", "lambda_r")
+    file_format = "derex-model"
 
     # --- training ------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> DeRex:
         """Learns from pairs: row i of `y` followed row i of `X`.
 
-        LSTMState-mapped arrays are read batch by batch and never loaded whole.
+        Memory-mapped arrays are read batch by batch and never loaded whole.
         """
         objective = self._check_parameters()
-        kinds = check.input_kinds(self.encoder)
-        rows = self._check_pairs(X, y, kinds, reset=True)
-        specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
-        check.check_k(int(self.k), int(self.batch_size) // 2, rows, specs)
-        state, key, rng = self._init_state(objective, rows, specs)
-        data = PairData(*rows, (specs.x.dtype, specs.y.dtype), int(self.batch_size), rng, key)
+        rows, specs, state, key, rng = self._start(X, y, objective, int(self.batch_size) // 2)
+        dtypes = specs.x.dtype, specs.y.dtype
+        data = PairData(*rows, dtypes, int(self.batch_size), rng, key)
         fit = Fit(self, objective, data, state, [])
         run_updates([fit])
-        indices, counts = data.sample_pairs(MEASURED_PAIRS)
-        networks = fit.state.networks
-        f, g = (
-            map_rows(side, side_rows, dtype, indices)
-            for side, side_rows, dtype in zip((networks.f, networks.g_or_f), rows, data.dtypes, strict=True)
-        )
-        state = fit.state._replace(running=compute_statistics(f, g, counts))
-        self._publish(specs, state, fit.history, self._find_seen(specs, rows, objective.tied))
-        network = networks.f.network
+        state = fit.measure()
+        self._specs, self._guards = specs, _remember_ids(specs, rows, objective.tied)
+        self._publish(state, fit.history)
+        network = state.networks.f.network
         if self.novelty and specs.x.kind != "ids" and callable(getattr(network, "features", None)):
             x, counts = data.sample_x(CALIBRATION_ROWS)
-            support = fit_support(compute_features(network, x, data.dtypes[0]), counts)
-            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent(0, x), network))
+            support = fit_support(compute_features(network, x, dtypes[0]), counts)
+            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent("x", x), network))
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
@@ -161,23 +165,20 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         For streams. The halves must be independent: let them come from different episodes.
         """
         objective = self._check_parameters()
-        first = not self.__sklearn_is_fitted__()
-        if first:
-            kinds = check.input_kinds(self.encoder)
-            rows = self._check_pairs(X, y, kinds, reset=True)
-            specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
-            check.check_table_k(int(self.k), specs)
-            state, history, before = self._init_state(objective, rows, specs)[0], [], None
+        if not self.__sklearn_is_fitted__():
+            rows, specs, state, *_ = self._start(X, y, objective, None)
+            history, before = [], None
         else:
             self._check_unchanged(objective)
             specs, state, history, before = self._specs, self._state, self._history, self._guards
-            rows = self._check_pairs(X, y, Sides(*(spec.kind for spec in specs)), reset=False)
-        guards = self._find_seen(specs, rows, objective.tied, before)
+            rows = self._check_pairs(X, y, Sides(specs.x.kind, specs.y.kind), reset=False)
+        guards = _remember_ids(specs, rows, objective.tied, before)
         items = tuple(to_device(side, spec.dtype)[None] for side, spec in zip(rows, specs, strict=True))
         rates = jnp.full(1, self._learning_rate(), jnp.float32)
         state, metrics = train_chunk(objective, GivenRows(), state, items, rates)
         history.append(self._check_metrics(int(state.step), metrics))
-        self._publish(specs, state, history, guards)
+        self._specs, self._guards = specs, guards
+        self._publish(state, history)
         return self
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -188,14 +189,14 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         Ids that a tabular model never saw have no representation: their rows are 0.
         """
         check_is_fitted(self)
-        return self._represent(0, self._check_x(X))
+        return self._represent("x", self._check_x(X))
 
     def transform_y(self, Y: Any) -> Float[np.ndarray, "n k"]:
         """Computes g(y) for each row, standardised and ordered like `transform`."""
         check_is_fitted(self)
         y = check.check_rows("Y", check.convert_rows("Y", Y), self._specs.y.kind)
         check.check_like_fitted("Y", y, self._specs.y, type(self).__name__)
-        return self._represent(1, y)
+        return self._represent("y", y)
 
     def bonus(self, X: Any) -> Float[np.ndarray, " n"]:
         """Computes ‖f(x)‖_{Λ̃⁻¹} for each row (Section 4): large where the training data is rare.
@@ -211,13 +212,15 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         check_is_fitted(self)
         self._check_bonus_parameters()
         x = self._check_x(X)
-        plain, guard = self._norm(self._represent(0, x)), self._guards.x
+        plain, guard = self._norm(self._represent("x", x)), self._guards.x
         if not self.novelty:
             return plain
         excess = guard.excess(x, check.device_dtype(x.dtype, self._specs.x.kind))
         if not excess.any():
             return plain
-        seen = self._represent(0, np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
+        seen = (
+            self._represent("x", np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
+        )
         return raise_bonus(plain, excess, float(self._norm(seen).max()))
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -230,20 +233,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         check.check_lengths(f, g)
         return squared_correlation(f, g)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted model to one file (no code in it), atomically."""
-        from derex.estimators.files import save_pairs
-
-        check_is_fitted(self)
-        save_pairs(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> DeRex:
-        """Reads a model written by `save`. Models with own modules need them again: `encoder=`."""
-        from derex.estimators.files import load_pairs
-
-        return load_pairs(cls, path, encoder)
-
     # --- internals -----------------------------------------------------------------------------------------------
 
     def __sklearn_tags__(self):
@@ -255,14 +244,12 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         tags.non_deterministic = False
         return tags
 
-    def _check_parameters(self) -> Objective:
-        objective = super()._check_parameters()
-        check.check_n_states(self.n_states, check.input_kinds(self.encoder))
-        return objective
-
     def _check_bonus_parameters(self) -> None:
         super()._check_bonus_parameters()
         check.check_flag("novelty", self.novelty)
+
+    def _check_encoder(self) -> None:
+        check.check_n_states(self.n_states, check.input_kinds(self.encoder))
 
     def _check_unchanged(self, objective: Objective) -> None:
         """Checks that `partial_fit` continues the same model."""
@@ -300,44 +287,45 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         check.check_like_fitted("X", x, spec, type(self).__name__)
         return x
 
-    def _init_state(
-        self, objective: Objective, rows: Sides, specs: Sides
-    ) -> tuple[FitState, PRNGKeyArray, np.random.Generator]:
-        """Builds fresh networks for this data; returns also the key and the generator of the rest of the fit."""
+    def _start(
+        self, X: Any, y: Any, objective: Objective, half: int | None
+    ) -> tuple[Sides, Sides, FitState, PRNGKeyArray, np.random.Generator]:
+        """Checks the data of a new model and builds its networks.
+
+        Returns:
+            rows, specifications, state, and the key and the generator of the rest of the fit.
+        """
+        kinds, k = check.input_kinds(self.encoder), int(self.k)
+        rows = self._check_pairs(X, y, kinds, reset=True)
+        specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
+        check.check_k(k, half, rows, specs)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         build, draws = jax.random.split(jax.random.key(seed))
-        rng, k = np.random.default_rng(seed), int(self.k)
-        networks = build_networks(self.encoder, build, specs, k, objective, rows, rng)
-        return init_fit_state(networks, k), draws, rng
+        rng = np.random.default_rng(seed)
+        networks = build_networks(self.encoder, build, specs, k, objective.tied, rows, rng)
+        return rows, specs, init_fit_state(networks, k), draws, rng
 
     def _default_learning_rate(self) -> float:
         """Returns the smaller of the two encoders' defaults."""
         sides = check.encoder_sides(self.encoder)
         named = [ENCODERS[side].learning_rate for side in sides if isinstance(side, str)]
-        return min(named, default=OWN_LEARNING_RATE)
+        return min(named, default=super()._default_learning_rate())
 
-    def _publish(
-        self, specs: Sides, state: FitState, history: list[tuple[float, ...]], guards: Sides
-    ) -> None:
-        self._specs, self._guards = specs, guards
-        self._publish_state(state, history, ("k", "objective", "encoder", "n_states", "lambda_r"))
-
-    def _represent(self, side: int, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
-        """Computes standardised, ordered outputs of f (side 0) or g (side 1); 0 for unseen ids."""
-        networks, seen = self._state.networks, read_statistics(self._state.running)
-        network, moments = [(networks.f, seen.f), (networks.g_or_f, seen.g)][side]
-        dtype = check.device_dtype(rows.dtype, self._specs[side].kind)
-        values = map_rows(standardise_side(network, moments), rows, dtype)[:, self._order]
-        guard = self._guards[side]
+    def _represent(self, side: str, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
+        """Computes the singular functions of checked rows of X or Y; 0 for unseen ids."""
+        dtype = check.device_dtype(rows.dtype, getattr(self._specs, side).kind)
+        network = self._standardised("f" if side == "x" else "g")
+        values, guard = self._components(map_rows(network, rows, dtype)), getattr(self._guards, side)
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
-    def _find_seen(self, specs: Sides, rows: Sides, tied: bool, before: Sides | None = None) -> Sides:
-        """Makes the guards with these ids seen as well; one network for both sides has seen both."""
-        guards: list[Guard] = []
-        for i, spec in enumerate(specs):
-            if spec.kind != "ids":  # the guard of an earlier fit is kept
-                guards.append(NoGuard() if before is None else before[i])
-                continue
-            guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
-            guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))
-        return Sides(*guards)
+
+def _remember_ids(specs: Sides, rows: Sides, tied: bool, before: Sides | None = None) -> Sides:
+    """Makes the guards with these ids seen as well; one network for both sides has seen both."""
+    guards: list[Guard] = []
+    for i, spec in enumerate(specs):
+        if spec.kind != "ids":  # the guard of an earlier fit is kept
+            guards.append(NoGuard() if before is None else before[i])
+            continue
+        guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
+        guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))
+    return Sides(*guards)

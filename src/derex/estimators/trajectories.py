@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Bool, Int
 
 from derex.estimators import validation as check
@@ -20,7 +19,7 @@ from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
 from derex.networks.histories import count_steps_left
 from derex.networks.inputs import infer_kind
-from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories
+from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories, stack_observations
 
 MAX_ID_TABLE = 2**20
 
@@ -69,12 +68,7 @@ def _make_tree(outlined: Any) -> Any:
 
 def _format_outline(outlined: Any) -> str:
     """Formats the structure for error messages."""
-    if outlined == 0:
-        return "array"
-    ((kind, inside),) = outlined.items()
-    if kind == "dict":
-        return "{" + ", ".join(f"{key!r}: {_format_outline(value)}" for key, value in inside.items()) + "}"
-    return ("[{}]" if kind == "list" else "({})").format(", ".join(map(_format_outline, inside)))
+    return str(jax.tree.map(lambda _: "array", _make_tree(outlined))).replace("'array'", "array")
 
 
 def _field(name: str, field: str) -> str:
@@ -92,33 +86,26 @@ def check_trajectories(X: Any, name: str = "X") -> Trajectories:
             f"{name}: expected derex.types.Trajectories, got {type(X).__name__}. Make them from a list of episodes: "
             "Trajectories.from_episodes(observations, actions)."
         )
-    first, valid = (_check_flags(_field(name, field), getattr(X, field)) for field in ("first", "valid"))
+    observed, acted, starts, mask = (_field(name, field) for field in Trajectories._fields)
+    first, valid = np.asarray(X.first), np.asarray(X.valid)
+    for field, flags in ((starts, first), (mask, valid)):
+        if flags.dtype != bool:
+            raise TypeError(
+                f"{field}: expected booleans, got {flags.dtype}. Convert them: {field}.astype(bool)."
+            )
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
         raise ValueError(
-            f"{_field(name, 'first')} and {_field(name, 'valid')}: expected shape (streams, steps) for both; got "
-            f"{first.shape} and {valid.shape}."
+            f"{starts} and {mask}: expected shape (streams, steps) for both; got {first.shape} and {valid.shape}."
         )
     if not valid[:, 0].all() or (valid[:, 1:] & ~valid[:, :-1]).any():
-        raise ValueError(
-            f"{_field(name, 'valid')}: each stream has at least one step, and its padding comes last."
-        )
-    action = np.asarray(check.convert_rows(_field(name, "previous_action"), X.previous_action))
+        raise ValueError(f"{mask}: each stream has at least one step, and its padding comes last.")
+    action = np.asarray(check.convert_rows(acted, X.previous_action))
     if action.shape[:2] != first.shape:
         raise ValueError(
-            f"{_field(name, 'previous_action')}: expected shape {first.shape} or {(*first.shape, '…')}, got "
-            f"{action.shape}."
+            f"{acted}: expected shape {first.shape} or {(*first.shape, '…')}, got {action.shape}."
         )
-    action = _check_actions(_field(name, "previous_action"), action, valid & ~first)
-    return Trajectories(
-        _check_observation(_field(name, "observation"), X.observation, valid), action, first, valid
-    )
-
-
-def _check_flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
-    array = np.asarray(values)
-    if array.dtype != bool:
-        raise TypeError(f"{name}: expected booleans, got {array.dtype}. Convert them: {name}.astype(bool).")
-    return array
+    action = _check_actions(acted, action, valid & ~first)
+    return Trajectories(_check_observation(observed, X.observation, valid), action, first, valid)
 
 
 def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
@@ -140,20 +127,30 @@ def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]
     return vectors.astype(np.float32)
 
 
-def _check_observation(name: str, observation: Any, valid: np.ndarray) -> Any:
+def _check_observation(name: str, observation: Any, valid: Bool[np.ndarray, "B T"]) -> Any:
     """Checks the observations and converts their leaves to NumPy; padding is set to zeros."""
     indexed = isinstance(observation, Indexed)
     places, structure = jax.tree_util.tree_flatten_with_path(observation.values if indexed else observation)
     if not places:
         raise ValueError(f"{name}: expected at least one array, got {observation!r}.")
     names = [f"{name}{jax.tree_util.keystr(place)}" for place, _ in places]
-    arrays = [_check_part(part, leaf) for part, (_, leaf) in zip(names, places, strict=True)]
+    arrays = []
+    for part, (_, leaf) in zip(names, places, strict=True):
+        array = check.check_numeric(part, check.convert_rows(part, leaf))
+        if array.ndim == 0 or not array.size:
+            raise ValueError(f"{part}: expected one entry for each step, got shape {array.shape}.")
+        arrays.append(array.astype(np.float32) if array.dtype == bool else array)
     expected = arrays[0].shape[:1] if indexed else valid.shape
-    for part, array in zip(names, arrays, strict=True):
+    for i, (part, array) in enumerate(zip(names, arrays, strict=True)):
         if array.shape[: len(expected)] != expected:
             raise ValueError(f"{part}: expected {expected} as its first axes, got {array.shape}.")
-    mask = None if indexed else valid
-    arrays = [_check_values(part, array, mask) for part, array in zip(names, arrays, strict=True)]
+        if not indexed and np.any(array[~valid]):
+            arrays[i] = array = np.array(array)  # the user's own array is not written to
+            array[~valid] = 0
+        if array.dtype.kind == "f":
+            check.check_finite(part, array)
+        elif array.dtype.itemsize >= 4:
+            check.check_32_bits(part, array)
     values = jax.tree.unflatten(structure, arrays)
     if not indexed:
         return values
@@ -169,41 +166,22 @@ def _check_observation(name: str, observation: Any, valid: np.ndarray) -> Any:
     return Indexed(values, np.where(valid, index, 0).astype(np.int32))
 
 
-def _check_part(name: str, leaf: Any) -> np.ndarray:
-    array = check.check_numeric(name, check.convert_rows(name, leaf))
-    if array.ndim == 0 or not array.size:
-        raise ValueError(f"{name}: expected one entry for each step, got shape {array.shape}.")
-    return array.astype(np.float32) if array.dtype == bool else array
-
-
-def _check_values(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) -> np.ndarray:
-    """Checks for finite values that 32 bits can hold; non-zero padding is replaced by zeros, in a copy."""
-    if valid is not None and np.any(array[~valid]):
-        array = np.array(array)
-        array[~valid] = 0
-    if array.dtype.kind == "f":
-        check.check_finite(name, array)
-    return check.check_32_bits(name, array) if array.dtype.itemsize >= 4 else array
-
-
 def make_stream_spec(
     X: Trajectories, n_actions: int | None, n_ids: int | None = None, name: str = "X"
 ) -> StreamSpec:
     """Makes the specification of checked trajectories; more actions and ids than they show may be declared."""
     values, axes = (X.observation.values, 1) if isinstance(X.observation, Indexed) else (X.observation, 2)
     shape, observed = outline(values), _field(name, "observation")
-    leaves = jax.tree_util.tree_leaves_with_path(values)
     parts = tuple(
         _make_part_spec(f"{observed}{jax.tree_util.keystr(place)}", leaf, axes, n_ids)
-        for place, leaf in leaves
+        for place, leaf in jax.tree_util.tree_leaves_with_path(values)
     )
     if X.previous_action.dtype.kind != "i":
         return StreamSpec(shape, parts, "vectors", X.previous_action.shape[-1])
     largest = int(X.previous_action.max())
     if n_actions is not None and largest >= n_actions:
-        raise ValueError(
-            f"n_actions: got {n_actions}, but {_field(name, 'previous_action')} has action {largest}."
-        )
+        acted = _field(name, "previous_action")
+        raise ValueError(f"n_actions: got {n_actions}, but {acted} has action {largest}.")
     return StreamSpec(shape, parts, "ids", max(largest + 1, 1) if n_actions is None else n_actions)
 
 
@@ -227,17 +205,19 @@ def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> Non
     """Checks that steps look like those of the training data, with ids and actions that the model knows."""
     got = make_stream_spec(X, None, name=name)
     check_same_kind(got, spec, name, "as in fit")
-    for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True):
-        if now.n_ids > then.n_ids:
+    observed, acted = _field(name, "observation"), _field(name, "previous_action")
+    counts = [
+        (f"{observed}{place}: id", now.n_ids, then.n_ids, "n_ids")
+        for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True)
+    ]
+    if spec.actions == "ids":
+        counts.append((f"{acted}: action", got.choices, spec.choices, "n_actions"))
+    for what, now, then, parameter in counts:
+        if now > then:
             raise ValueError(
-                f"{_field(name, 'observation')}{place}: id {now.n_ids - 1} is new to the model; training showed "
-                f"0..{then.n_ids - 1}. Fit on data that show it, or with n_ids={now.n_ids} or more."
+                f"{what} {now - 1} is new to the model; training showed 0..{then - 1}. Fit on data that show it, or "
+                f"with {parameter}={now} or more."
             )
-    if spec.actions == "ids" and got.choices > spec.choices:
-        raise ValueError(
-            f"{_field(name, 'previous_action')}: action {got.choices - 1} is new to the model; training showed "
-            f"0..{spec.choices - 1}. Fit on data that show it, or with n_actions={got.choices} or more."
-        )
 
 
 def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> None:
@@ -267,6 +247,48 @@ def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> 
         raise ValueError(f"{_field(name, 'previous_action')}: expected {expected}, {like}; got {got}.{fix}")
 
 
+def make_step(
+    observation: Any, previous_action: Any, first: Any, streams: int, spec: StreamSpec
+) -> Trajectories:
+    """Makes trajectories (n, 1) of one observation and previous action per stream, checked against the fit."""
+    list_of_parts = isinstance(spec.outline, dict) and "list" in spec.outline
+    if isinstance(observation, list) and not list_of_parts:
+        observation = stack_observations("observation", observation) if observation else np.zeros(0)
+    steps = Trajectories(
+        jax.tree.map(lambda leaf: _add_time_axis("observation", leaf, streams), observation),
+        _add_time_axis("previous_action", _fill_actions(previous_action, streams, spec), streams),
+        np.zeros((streams, 1), bool)
+        if first is None
+        else _add_time_axis("first", np.asarray(first, bool), streams),
+        np.ones((streams, 1), bool),
+    )
+    steps = check_trajectories(steps, "")
+    check_like_fitted(steps, spec, "")
+    return steps
+
+
+def _add_time_axis(name: str, values: Any, streams: int) -> np.ndarray:
+    """Reshapes (n, …) to (n, 1, …)."""
+    array = np.asarray(check.convert_rows(name, values))
+    if array.ndim == 0 or len(array) != streams:
+        came = f"a single {array.dtype}" if array.ndim == 0 else f"shape {array.shape}"
+        one = f" The memory is of one stream: [{name}]." if streams == 1 else ""
+        raise ValueError(f"{name}: expected one entry for each of {streams} streams, got {came}.{one}")
+    return array[:, None]
+
+
+def _fill_actions(given: Any, streams: int, spec: StreamSpec) -> Any:
+    """Replaces every None by the number or vector that stands for no action."""
+    if given is None:
+        given = [None] * streams
+    if not isinstance(given, list | tuple) or all(action is not None for action in given):
+        return given
+    if spec.actions == "ids":
+        return [NO_ACTION if action is None else action for action in given]
+    none = np.zeros(spec.choices, np.float32)
+    return np.stack([none if action is None else np.ravel(action) for action in given])
+
+
 def merge_specs(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
     """Makes one specification with tables for the ids and actions of all; they must agree in everything else."""
     for spec, name in zip(specs, names, strict=True):
@@ -278,11 +300,9 @@ def merge_specs(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
 
 def deduplicate(X: Trajectories, most: int) -> Trajectories:
     """Stores each distinct observation once, if there are at most `most` of them."""
-    if isinstance(X.observation, Indexed):
-        return X
     leaves, structure = jax.tree.flatten(X.observation)
     # Several parts seldom recur together, and single numbers are small anyway.
-    if len(leaves) > 1 or leaves[0].ndim < 3:
+    if isinstance(X.observation, Indexed) or len(leaves) > 1 or leaves[0].ndim < 3:
         return X
     rows = leaves[0].reshape(-1, *leaves[0].shape[2:])
     found = find_distinct_rows(rows, most)
@@ -303,33 +323,19 @@ def deduplicate_together(sets: list[Trajectories], most: int) -> list[Trajectori
         missing = longest - len(leaf)
         return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]) if missing else leaf
 
-    observations = [X.observation for X in stored]
-    padded = [o._replace(values=jax.tree.map(pad, o.values)) for o in observations]
-    return [X._replace(observation=o) for X, o in zip(stored, padded, strict=True)]
-
-
-def trajectories_to_device(trajectories: Trajectories) -> Trajectories:
-    """Copies each leaf to the device in the type that networks read: bytes stay bytes, other numbers take 32 bits."""
-
-    def move(leaf: Any) -> Array:
-        array = np.asarray(leaf)
-        narrow = {"f": np.float32, "i": np.int32, "u": np.int32}.get(array.dtype.kind)
-        if array.dtype in (np.uint8, bool) or narrow is None:
-            return jnp.asarray(array)
-        return jnp.asarray(array.astype(narrow, copy=False))
-
-    return jax.tree.map(move, trajectories)
+    return [
+        X._replace(observation=X.observation._replace(values=jax.tree.map(pad, X.observation.values)))
+        for X in stored
+    ]
 
 
 def sample_observations(X: Trajectories, most: int, rng: np.random.Generator) -> Any:
     """Draws at most `most` observations of valid steps, as rows."""
     steps = np.flatnonzero(X.valid.ravel())
-    chosen = np.sort(rng.choice(steps, min(most, len(steps)), replace=False))
+    chosen = np.unravel_index(np.sort(rng.choice(steps, min(most, len(steps)), replace=False)), X.shape)
     if isinstance(X.observation, Indexed):
-        numbers = X.observation.index.ravel()[chosen]
-        return jax.tree.map(lambda leaf: leaf[numbers], X.observation.values)
-    streams, times = np.unravel_index(chosen, X.shape)
-    return jax.tree.map(lambda leaf: np.asarray(leaf[streams, times]), X.observation)
+        return jax.tree.map(lambda leaf: leaf[X.observation.index[chosen]], X.observation.values)
+    return jax.tree.map(lambda leaf: np.asarray(leaf[chosen]), X.observation)
 
 
 def compute_fingerprint(X: Trajectories) -> int:

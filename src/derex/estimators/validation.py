@@ -344,27 +344,27 @@ def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
             )
 
 
-def check_k(k: int, half: int, rows: Sides, specs: Sides) -> None:
-    """Checks that k is less than the rows of a half, and (tabular) than the distinct ids on both sides."""
-    if k >= half:
+def check_k(k: int, half: int | None, rows: Sides, specs: Sides) -> None:
+    """Checks that k is less than the rows of half a batch, and (tabular) than the distinct ids on both sides.
+
+    `half` is None for a stream: it shows its ids little by little, so k is compared with the size of the table.
+    """
+    if half is not None and k >= half:
         raise ValueError(
             f"k: expected less than half the batch, {half}; got {k}. Use batch_size >= {2 * k + 2} or a smaller k."
         )
     for name, array, spec in zip("XY", rows, specs, strict=True):
-        distinct = np.count_nonzero(count_ids(array, spec.n_ids)) if spec.kind == "ids" else k + 1
-        if k >= distinct:
+        if spec.kind != "ids":
+            continue
+        if half is None and k >= spec.n_ids:
+            raise ValueError(
+                f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Use a smaller k."
+            )
+        distinct = np.count_nonzero(count_ids(array, spec.n_ids))
+        if half is not None and k >= distinct:
             raise ValueError(
                 f"k: expected less than the number of distinct rows of {name}, {distinct}; got {k}. Use k <= "
                 f"{distinct - 1}."
-            )
-
-
-def check_table_k(k: int, specs: Sides) -> None:
-    """Checks k against the size of the table: a stream shows its ids little by little."""
-    for name, spec in zip("XY", specs, strict=True):
-        if spec.n_ids and k >= spec.n_ids:
-            raise ValueError(
-                f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Use a smaller k."
             )
 
 
