@@ -173,15 +173,8 @@ DATA = [walks(seed) for seed in SEEDS]
 
 
 def models(**options: Any) -> list[HistoryDeRex]:
-    few: dict[str, Any] = {
-        "k": 2,
-        "width": 8,
-        "tests": 2,
-        "batch_size": 4,
-        "steps": STEPS,
-        "learning_rate": 0.03,
-        "n_actions": 3,
-    }
+    few: dict[str, Any] = {"k": 2, "width": 8, "tests": 2, "batch_size": 4, "learning_rate": 0.03}
+    few |= {"steps": STEPS, "n_actions": 3}
     return [HistoryDeRex(**few | {"random_state": seed} | options) for seed in SEEDS]
 
 

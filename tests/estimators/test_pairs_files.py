@@ -45,7 +45,7 @@ DATA = {
     "pair": (IDS, Y),
     "laplacian": (X, X[::-1]),
 }
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "own": {"encoder": own},
     "pair": {"encoder": ("tabular", own), "n_states": (np.int64(9), None)},
     "laplacian": {"encoder": "linear", "objective": "laplacian"},

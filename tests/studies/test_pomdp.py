@@ -12,6 +12,8 @@ import pytest
 
 from derex import cli
 from derex.envs import FOUR_ROOMS, GridWorld
+from derex.estimators import data as sources
+from derex.estimators import fitting
 from derex.progress import ProgressBar
 from derex.studies import pomdp as running
 from derex.studies.common import claim_folder

@@ -361,22 +361,15 @@ class StreamData:
         self, networks: HistoryNetworks, most: int = MEASURED_STREAMS
     ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k"]]:
         """Computes f and g of all pairs that count in a sample."""
-        f, g = [], []
+        encode, f, g = eqx.filter_jit(self.source.encode), [], []
         for batch in self.sample(most):
-            f_rows, g_rows, counted = map(np.asarray, _encode_batch(self.source, batch, networks))
+            f_rows, g_rows, counted = map(np.asarray, encode(batch, networks))
             f.append(f_rows[counted > 0])
             g.append(g_rows[counted > 0])
         return np.concatenate(f), np.concatenate(g)
 
     def _gather(self, indices: np.ndarray, phases: np.ndarray) -> TrajectoryBatch:
         return TrajectoryBatch(trajectories_to_device(self.streams.rows(indices)), jnp.asarray(phases))
-
-
-@eqx.filter_jit
-def _encode_batch(
-    source: StreamSource, item: TrajectoryBatch, networks: HistoryNetworks
-) -> tuple[Array, Array, Array]:
-    return source.encode(item, networks)
 
 
 def trajectories_to_device(trajectories: Trajectories) -> Trajectories:

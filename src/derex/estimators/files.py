@@ -82,17 +82,17 @@ def read_archive(path: Path, form: "ModelFormat") -> tuple[dict[str, Any], dict[
             header = json.loads(arrays.pop(HEADER).tobytes())
             if header["format"] != form.name:
                 raise ValueError(f"its format is {header['format']!r}, expected {form.name!r}")
-            if header["version"] <= VERSION and not (
-                header.keys() >= form.keys | {"arrays", "parameters"} and header["arrays"] == sorted(arrays)
-            ):
+            complete = header.keys() >= form.keys | {"arrays", "parameters"}
+            if header["version"] <= VERSION and not (complete and header["arrays"] == sorted(arrays)):
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
             raise DamagedModelError(
                 f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error})."
             ) from error
     if header["version"] > VERSION:
+        newer = header["version"]
         raise ValueError(
-            f"{path} has format version {header['version']}; this derex reads up to {VERSION}. Upgrade derex."
+            f"{path} has format version {newer}; this derex reads up to {VERSION}. Upgrade derex."
         )
     return header, arrays
 
@@ -142,7 +142,7 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     parameters = model.get_params(deep=False)
     parameters |= model._trained_as  # what `set_params` changed since then is not in the arrays
     encoder = parameters["encoder"]
-    names = [side if isinstance(side, str) else OWN for side in check.encoder_sides(encoder)]
+    names = [side if isinstance(side, str) else OWN for side in check.both_sides("encoder", encoder)]
     parameters["encoder"] = names if isinstance(encoder, tuple | list) else names[0]
     if not isinstance(parameters["random_state"], int | np.integer | None):
         parameters["random_state"] = None  # a generator: its state is not the model's
@@ -204,9 +204,8 @@ def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
 
 
 def _damaged(path: Any, error: Exception) -> DamagedModelError:
-    return DamagedModelError(
-        f"{path} is damaged: its header does not describe a model ({type(error).__name__}: {error})."
-    )
+    what = f"{type(error).__name__}: {error}"
+    return DamagedModelError(f"{path} is damaged: its header does not describe a model ({what}).")
 
 
 def _read_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec:
@@ -256,13 +255,13 @@ def _restore_pairs(model: Any, header: dict[str, Any], tied: bool) -> Callable[[
         model.n_features_in_ = header["n_features_in_"]
     if header["feature_names_in_"]:
         model.feature_names_in_ = np.asarray(header["feature_names_in_"], object)
-    encoders, k = check.encoder_sides(model.encoder), int(model.k)
+    encoders, k = check.both_sides("encoder", model.encoder), int(model.k)
 
     def build() -> Networks:
-        networks = (
-            build_network(*side, k) for side in zip(encoders, [jax.random.key(0)] * 2, specs, strict=True)
+        f, g = (
+            make_identity_side(build_network(encoder, jax.random.key(0), spec, k), k)
+            for encoder, spec in zip(encoders, specs, strict=True)
         )
-        f, g = (make_identity_side(network, k) for network in networks)
         return Networks(f, None if tied else g)
 
     return build
@@ -356,9 +355,7 @@ def check_path(name: str, path: Any) -> Path:
         raise TypeError(f"{name}: expected the name of a file, got {path!r} of type {type(path).__name__}.")
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(
-            f"{name}: {path} is a folder; name a file in it, such as {path / 'model.npz'}."
-        )
+        raise IsADirectoryError(f"{name}: {path} is a folder; name a file in it, as {path / 'model.npz'}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{name}: the folder {path.parent} does not exist. Create it first.")
     return path

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -47,6 +47,7 @@ from derex.networks.layers import trainable_mask
 from derex.networks.optimisation import init_optimiser, run_gradient_steps
 from derex.progress import ProgressBar
 
+Estimator = TypeVar("Estimator")
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
 
 CHECKPOINT_SECONDS = 60.0
@@ -129,9 +130,7 @@ class Fit:
 
     model: Any  # a DecompositionEstimator
     objective: Objective
-    data: (
-        Any  # PairData or StreamData: `source`, `chunk`, `items(start, steps)` and `encode_sample(networks)`
-    )
+    data: Any  # PairData or StreamData: `source`, `chunk`, `items(start, steps)`, `encode_sample(networks)`
     state: FitState
     history: list[tuple[float, ...]]
 
@@ -306,13 +305,11 @@ class DecompositionEstimator(BaseEstimator):
         save_model(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> Self:
+    def load(cls: type[Estimator], path: str | os.PathLike[str], *, encoder: Any = None) -> Estimator:
         """Reads a model written by `save`. Models with own modules need them again: `encoder=`."""
         from derex.estimators.files import load_model
 
         return load_model(cls, path, encoder)
-
-    # --- checks ------------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> Objective:
         check.check_integer("k", self.k, 1)
@@ -343,8 +340,6 @@ class DecompositionEstimator(BaseEstimator):
                 f"(now {self._learning_rate():g}) or check the scale of the inputs."
             )
         return (float(step), float(metrics.loss), float(metrics.trace), float(metrics.off_diagonal))
-
-    # --- from the state of a fit to features and bonuses -------------------------------------------------------
 
     def _default_learning_rate(self) -> float:
         return LEARNING_RATE

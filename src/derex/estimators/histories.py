@@ -32,7 +32,6 @@ from derex.estimators.fitting import (
 from derex.estimators.networks import build_history_networks
 from derex.estimators.trajectories import (
     StreamSpec,
-    check_like_fitted,
     check_trajectories,
     compute_fingerprint,
     deduplicate_together,
@@ -102,8 +101,6 @@ class HistoryDeRex(DecompositionEstimator):
     structural = ("k", "objective", "encoder", "width", "tests", "test_actions", "lambda_r")
     file_format = "derex-history-model"
 
-    # --- training ------------------------------------------------------------------------------------------------
-
     @no_type_check  # wrong types are refused by name
     def fit(
         self,
@@ -122,18 +119,13 @@ class HistoryDeRex(DecompositionEstimator):
                 from it, with the result of an uninterrupted one.
             watch: called as watch(updates done, loss, tr Σ̃, largest off-diagonal) about every hundred updates.
         """
-        if checkpoint is not None:
-            files.check_path("checkpoint", checkpoint)
         run_fits([self], [X], [checkpoint], watch, ["X"])
         return self
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def transform(self, X: Any) -> Float[np.ndarray, "B T k"]:
         """Computes f(h_t) for each step: mean 0 and variance 1 over training histories, in order of σ; padding 0."""
         check_is_fitted(self)
-        X = check_trajectories(X)
-        check_like_fitted(X, self._spec)
+        X = check_trajectories(X, fitted=self._spec)
         rows = max(1, BLOCK_STEPS // X.shape[1])
         parts = []
         for start in range(0, len(X.first), rows):
@@ -192,15 +184,12 @@ class HistoryDeRex(DecompositionEstimator):
     def score(self, X: Any, y: Any = None) -> float:
         """Computes the squared correlation of these histories and their futures: at most the sum of k squared σ."""
         check_is_fitted(self)
-        X = check_trajectories(X)
-        check_like_fitted(X, self._spec)
+        X = check_trajectories(X, fitted=self._spec)
         batch_size = check.check_integer("batch_size", self.batch_size, self.min_batch_size)
         future = make_future(self._trained_as["tests"], self._state.networks.reverse is None)
         useful = find_useful_streams(X, future.needs, int(self._trained_as["k"]))
         data = StreamData(X, useful, future, batch_size, 0)
         return squared_correlation(*data.encode_sample(self._state.networks, len(X.first)))
-
-    # --- internals -----------------------------------------------------------------------------------------------
 
     def _check_parameters(self) -> Objective:
         objective = super()._check_parameters()
@@ -371,27 +360,20 @@ def fit_together(
             )
     models, trajectories = list(models), list(trajectories)
     if not models or len(models) != len(trajectories):
-        raise ValueError(
-            f"models and trajectories: expected as many of each, got {len(models)} and {len(trajectories)}."
-        )
+        sizes = f"{len(models)} and {len(trajectories)}"
+        raise ValueError(f"models and trajectories: expected as many of each, got {sizes}.")
     for number, model in enumerate(models):
         if not isinstance(model, HistoryDeRex):
             raise TypeError(f"models[{number}]: expected a HistoryDeRex, got {type(model).__name__}.")
         if any(model is other for other in models[:number]):
-            raise ValueError(
-                f"models[{number}] is there twice; use a copy for each fit: sklearn.base.clone(model)."
-            )
+            raise ValueError(f"models[{number}] is there twice; use copies: sklearn.base.clone(model).")
         if different := sorted(files.find_differences(models[0], model) - {"random_state"}):
-            raise ValueError(
-                f"models: fits side by side may differ in random_state alone; these differ in {different}."
-            )
+            raise ValueError(f"models: they may differ in random_state alone; these differ in {different}.")
     paths = [None] * len(models) if checkpoints is None else list(checkpoints)
     if len(paths) != len(models):
         raise ValueError(f"checkpoints: expected one for each of {len(models)} models, got {len(paths)}.")
     if checkpoints is not None:
         found = {files.check_path(f"checkpoints[{n}]", path).resolve() for n, path in enumerate(paths)}
         if len(found) < len(paths):
-            raise ValueError(
-                f"checkpoints: expected a file of its own for each fit, got {list(map(str, paths))}."
-            )
+            raise ValueError(f"checkpoints: expected a file of its own for each fit, got {paths}.")
     run_fits(models, trajectories, paths, watch, [f"trajectories[{n}]" for n in range(len(models))])

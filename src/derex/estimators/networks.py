@@ -20,7 +20,6 @@ from derex.estimators.data import StreamData, map_rows, sample_indices
 from derex.estimators.trajectories import StreamSpec, sample_observations
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS, InputSpec
-from derex.networks.encoders import InputKind
 from derex.networks.histories import Embedding, Head, HistoryNetworks
 from derex.networks.inputs import make_encoder
 from derex.networks.layers import Fixed
@@ -28,7 +27,6 @@ from derex.networks.recurrent import LSTM
 from derex.types import Trajectories
 
 MIN_VARIANCE = 1e-12
-MAX_TABLE = 2**24  # largest table made without being asked for
 CALIBRATION_ROWS = 4096  # that set the initial scales
 CALIBRATION_STRIDE = 4  # every fourth observation suffices for the scale of an embedding's outputs
 CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
@@ -110,8 +108,8 @@ class Networks(eqx.Module):
 
 def make_input_specs(rows: Sides, kinds: Sides, n_states: Any, tied: bool) -> Sides:
     """Makes the `InputSpec`s of both sides; a tied objective needs them to be the same."""
-    sizes = n_states if isinstance(n_states, tuple | list) else (n_states, n_states)
-    x, y = (_make_spec(*each) for each in zip("XY", rows, kinds, sizes, strict=True))
+    sizes = check.both_sides("n_states", n_states)
+    x, y = (check.make_spec(*side) for side in zip("XY", rows, kinds, sizes, strict=True))
     if not tied:
         return Sides(x, y)
     if kinds.x != kinds.y or x.shape != y.shape or x.dtype != y.dtype:
@@ -121,24 +119,6 @@ def make_input_specs(rows: Sides, kinds: Sides, n_states: Any, tied: bool) -> Si
         )
     shared = x._replace(n_ids=max(x.n_ids, y.n_ids))
     return Sides(shared, shared)
-
-
-def _make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: Any) -> InputSpec:
-    """Makes one side's `InputSpec`; a table has the declared size, or one past the largest id."""
-    dtype = check.device_dtype(rows.dtype, kind)
-    if kind != "ids":
-        return InputSpec(tuple(rows.shape[1:]), 0, kind, dtype)
-    largest = int(check.min_max(rows)[1])
-    if declared is None and largest >= MAX_TABLE:
-        raise ValueError(
-            f"{name}: ids up to {largest} would need a table of as many rows. {check.RENUMBER.format(name)} If such a "
-            f"table is meant, set n_states={largest + 1}."
-        )
-    if declared is not None and largest >= declared:
-        raise ValueError(
-            f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Raise n_states."
-        )
-    return InputSpec((), largest + 1 if declared is None else int(declared), kind, dtype)
 
 
 def build_network(encoder: Any, key: PRNGKeyArray, spec: InputSpec, k: int) -> eqx.Module:
@@ -153,7 +133,7 @@ def build_networks(
 ) -> Networks:
     """Builds f and g for pairs; input scales and output scales are set from the training rows."""
     sample = sample_indices(rng, len(rows.x), CALIBRATION_ROWS)
-    encoders, keys = check.encoder_sides(encoder), jax.random.split(key)
+    encoders, keys = check.both_sides("encoder", encoder), jax.random.split(key)
     sides: list[Side] = []
     for i in range(1 if tied else 2):
         network = build_network(encoders[i], keys[i], specs[i], k)

@@ -55,13 +55,6 @@ class SeenIds(NamedTuple):
     def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
         return (~self.seen[rows]).astype(np.float32)
 
-    def including(self, rows: np.ndarray) -> SeenIds:
-        """Returns the guard with these ids seen as well."""
-        seen = self.seen.copy()
-        for block in iterate_blocks(rows):
-            seen[block] = True
-        return SeenIds(seen)
-
 
 class FeatureSpan(NamedTuple):
     """The span of the training rows' features; see `derex.decomposition.bonus`.
@@ -136,8 +129,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
     structural = ("k", "objective", "encoder", "n_states", "lambda_r")
     file_format = "derex-model"
 
-    # --- training ------------------------------------------------------------------------------------------------
-
     def fit(self, X: Any, y: Any = None) -> DeRex:
         """Learns from pairs: row i of `y` followed row i of `X`.
 
@@ -156,7 +147,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         if self.novelty and specs.x.kind != "ids" and callable(getattr(network, "features", None)):
             x, counts = data.sample_x(CALIBRATION_ROWS)
             support = fit_support(compute_features(network, x, dtypes[0]), counts)
-            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent("x", x), network))
+            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent("X", x), network))
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
@@ -181,22 +172,18 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         self._publish(state, history)
         return self
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
     def transform(self, X: Any) -> Float[np.ndarray, "n k"]:
         """Computes f(x) for each row: mean 0 and variance 1 over the training data, components in order of σ.
 
         Ids that a tabular model never saw have no representation: their rows are 0.
         """
         check_is_fitted(self)
-        return self._represent("x", self._check_x(X))
+        return self._represent("X", self._check_like_fitted("X", X))
 
     def transform_y(self, Y: Any) -> Float[np.ndarray, "n k"]:
         """Computes g(y) for each row, standardised and ordered like `transform`."""
         check_is_fitted(self)
-        y = check.check_rows("Y", check.convert_rows("Y", Y), self._specs.y.kind)
-        check.check_like_fitted("Y", y, self._specs.y, type(self).__name__)
-        return self._represent("y", y)
+        return self._represent("Y", self._check_like_fitted("Y", Y))
 
     def bonus(self, X: Any) -> Float[np.ndarray, " n"]:
         """Computes ‖f(x)‖_{Λ̃⁻¹} for each row (Section 4): large where the training data is rare.
@@ -211,15 +198,15 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         """
         check_is_fitted(self)
         self._check_bonus_parameters()
-        x = self._check_x(X)
-        plain, guard = self._norm(self._represent("x", x)), self._guards.x
+        x = self._check_like_fitted("X", X)
+        plain, guard = self._norm(self._represent("X", x)), self._guards.x
         if not self.novelty:
             return plain
         excess = guard.excess(x, check.device_dtype(x.dtype, self._specs.x.kind))
         if not excess.any():
             return plain
         seen = (
-            self._represent("x", np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
+            self._represent("X", np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
         )
         return raise_bonus(plain, excess, float(self._norm(seen).max()))
 
@@ -232,8 +219,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         f, g = self.transform(X), self.transform_y(y)
         check.check_lengths(f, g)
         return squared_correlation(f, g)
-
-    # --- internals -----------------------------------------------------------------------------------------------
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()  # pyrefly: ignore[missing-attribute]
@@ -273,28 +258,36 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         rows = Sides(check.check_rows("X", X, kinds.x), check.check_rows("Y", y, kinds.y))
         check.check_pairs(rows.x, rows.y, int(self.k))
         for name, side, kind in zip("XY", rows, kinds, strict=True):
-            if reset and kind == "vectors":
-                check.check_precision(name, side)
             if not reset:
-                check.check_like_fitted(name, side, self._specs["XY".index(name)], type(self).__name__)
+                self._check_spec(name, side)
+            elif kind == "vectors":
+                check.check_precision(name, side)
         return rows
 
-    def _check_x(self, X: Any) -> np.ndarray:
-        spec, X = self._specs.x, check.convert_rows("X", X)
-        if spec.kind == self._specs.y.kind == "vectors" and not is_memory_mapped(X):
-            X = validate_data(self, X, reset=False, ensure_all_finite=False)
-        x = check.check_rows("X", X, spec.kind)
-        check.check_like_fitted("X", x, spec, type(self).__name__)
-        return x
+    def _check_like_fitted(self, name: str, rows: Any) -> np.ndarray:
+        """Returns rows of X or Y that a fitted model can read."""
+        kind, rows = self._specs["XY".index(name)].kind, check.convert_rows(name, rows)
+        vectors = name == "X" and self._specs.x.kind == self._specs.y.kind == "vectors"
+        if vectors and not is_memory_mapped(rows):
+            rows = validate_data(self, rows, reset=False, ensure_all_finite=False)
+        rows = check.check_rows(name, rows, kind)
+        self._check_spec(name, rows)
+        return rows
+
+    def _check_spec(self, name: str, rows: np.ndarray) -> None:
+        spec = self._specs["XY".index(name)]
+        now = check.make_spec(name, rows, spec.kind, spec.n_ids)
+        if spec.kind == "vectors":
+            now = now._replace(dtype=spec.dtype)  # vectors are rescaled by their values, whatever their type
+            if now.shape != spec.shape:  # in scikit-learn's words
+                expected = f"{type(self).__name__} is expecting {spec.shape[0]} features as input"
+                raise ValueError(f"{name} has {now.shape[0]} features, but {expected}.")
+        check.check_same_spec(name, now, spec, "as in fit")
 
     def _start(
         self, X: Any, y: Any, objective: Objective, half: int | None
     ) -> tuple[Sides, Sides, FitState, PRNGKeyArray, np.random.Generator]:
-        """Checks the data of a new model and builds its networks.
-
-        Returns:
-            rows, specifications, state, and the key and the generator of the rest of the fit.
-        """
+        """Returns checked rows, their specifications, a new state, and the key and generator of the rest of a fit."""
         kinds, k = check.input_kinds(self.encoder), int(self.k)
         rows = self._check_pairs(X, y, kinds, reset=True)
         specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
@@ -307,15 +300,15 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
 
     def _default_learning_rate(self) -> float:
         """Returns the smaller of the two encoders' defaults."""
-        sides = check.encoder_sides(self.encoder)
+        sides = check.both_sides("encoder", self.encoder)
         named = [ENCODERS[side].learning_rate for side in sides if isinstance(side, str)]
         return min(named, default=super()._default_learning_rate())
 
-    def _represent(self, side: str, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
+    def _represent(self, name: str, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
         """Computes the singular functions of checked rows of X or Y; 0 for unseen ids."""
-        dtype = check.device_dtype(rows.dtype, getattr(self._specs, side).kind)
-        network = self._standardised("f" if side == "x" else "g")
-        values, guard = self._components(map_rows(network, rows, dtype)), getattr(self._guards, side)
+        side = "XY".index(name)
+        dtype, guard = check.device_dtype(rows.dtype, self._specs[side].kind), self._guards[side]
+        values = self._components(map_rows(self._standardised("fg"[side]), rows, dtype))
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
 
@@ -326,6 +319,9 @@ def _remember_ids(specs: Sides, rows: Sides, tied: bool, before: Sides | None = 
         if spec.kind != "ids":  # the guard of an earlier fit is kept
             guards.append(NoGuard() if before is None else before[i])
             continue
-        guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
-        guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))
+        seen = np.zeros(spec.n_ids, bool) if before is None else before[i].seen.copy()
+        for side in rows if tied else rows[i : i + 1]:
+            for block in iterate_blocks(side):
+                seen[block] = True
+        guards.append(SeenIds(seen))
     return Sides(*guards)

@@ -76,10 +76,15 @@ def _field(name: str, field: str) -> str:
     return f"{name}.{field}" if name else field
 
 
-def check_trajectories(X: Any, name: str = "X") -> Trajectories:
+def check_trajectories(X: Any, name: str = "X", fitted: StreamSpec | None = None) -> Trajectories:
     """Checks and converts to NumPy arrays of consistent shapes with finite values; memory maps are not copied.
 
     Previous actions at the start of an episode are ignored, whatever they are.
+
+    Args:
+        X: the trajectories.
+        name: of the argument, for errors.
+        fitted: what the steps must be like, if a model has been fitted.
     """
     if not isinstance(X, Trajectories):
         raise TypeError(
@@ -90,9 +95,7 @@ def check_trajectories(X: Any, name: str = "X") -> Trajectories:
     first, valid = np.asarray(X.first), np.asarray(X.valid)
     for field, flags in ((starts, first), (mask, valid)):
         if flags.dtype != bool:
-            raise TypeError(
-                f"{field}: expected booleans, got {flags.dtype}. Convert them: {field}.astype(bool)."
-            )
+            raise TypeError(f"{field}: expected booleans, got {flags.dtype}. Convert: {field}.astype(bool).")
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
         raise ValueError(
             f"{starts} and {mask}: expected shape (streams, steps) for both; got {first.shape} and {valid.shape}."
@@ -101,11 +104,12 @@ def check_trajectories(X: Any, name: str = "X") -> Trajectories:
         raise ValueError(f"{mask}: each stream has at least one step, and its padding comes last.")
     action = np.asarray(check.convert_rows(acted, X.previous_action))
     if action.shape[:2] != first.shape:
-        raise ValueError(
-            f"{acted}: expected shape {first.shape} or {(*first.shape, '…')}, got {action.shape}."
-        )
+        raise ValueError(f"{acted}: expected shape {first.shape} or more axes, got {action.shape}.")
     action = _check_actions(acted, action, valid & ~first)
-    return Trajectories(_check_observation(observed, X.observation, valid), action, first, valid)
+    checked = Trajectories(_check_observation(observed, X.observation, valid), action, first, valid)
+    if fitted is not None:
+        _check_like_fitted(checked, fitted, name)
+    return checked
 
 
 def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
@@ -156,12 +160,11 @@ def _check_observation(name: str, observation: Any, valid: Bool[np.ndarray, "B T
         return values
     index = np.asarray(observation.index)
     if index.shape != valid.shape or index.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name}.index: expected integers of shape {valid.shape}, got {index.dtype} {index.shape}."
-        )
+        came = f"{index.dtype} {index.shape}"
+        raise ValueError(f"{name}.index: expected integers of shape {valid.shape}, got {came}.")
     if not 0 <= index[valid].min() <= index[valid].max() < len(arrays[0]):
         raise ValueError(
-            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1}, one for each of its values."
+            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1} (places in its values)."
         )
     return Indexed(values, np.where(valid, index, 0).astype(np.int32))
 
@@ -201,7 +204,7 @@ def _make_part_spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -
     return InputSpec(shape, largest + 1 if n_ids is None else n_ids, kind, dtype)
 
 
-def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> None:
+def _check_like_fitted(X: Trajectories, spec: StreamSpec, name: str) -> None:
     """Checks that steps look like those of the training data, with ids and actions that the model knows."""
     got = make_stream_spec(X, None, name=name)
     check_same_kind(got, spec, name, "as in fit")
@@ -227,17 +230,7 @@ def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> 
         expected, got = _format_outline(then.outline), _format_outline(now.outline)
         raise ValueError(f"{observed}: expected {expected}, {like}; got {got}.")
     for place, new, old in zip(then.places, now.parts, then.parts, strict=True):
-        part = f"{observed}{place}"
-        if new.shape != old.shape:
-            raise ValueError(f"{part}: expected shape {old.shape} at each step, {like}; got {new.shape}.")
-        if new.dtype != old.dtype:
-            note = (
-                " Images of bytes are read as fractions of 255." if "uint8" in (new.dtype, old.dtype) else ""
-            )
-            raise ValueError(
-                f"{part}: expected values of type {old.dtype}, {like}; got {new.dtype}. Convert them: "
-                f"{part}.astype(np.{old.dtype}).{note}"
-            )
+        check.check_same_spec(f"{observed}{place}", new, old, like)
     expected, got = (
         "numbers (integers)" if spec.actions == "ids" else f"vectors of {spec.choices}"
         for spec in (then, now)
@@ -254,17 +247,15 @@ def make_step(
     list_of_parts = isinstance(spec.outline, dict) and "list" in spec.outline
     if isinstance(observation, list) and not list_of_parts:
         observation = stack_observations("observation", observation) if observation else np.zeros(0)
+    first = np.zeros(streams, bool) if first is None else np.asarray(first, bool)
+    actions = _fill_actions(previous_action, streams, spec)
     steps = Trajectories(
         jax.tree.map(lambda leaf: _add_time_axis("observation", leaf, streams), observation),
-        _add_time_axis("previous_action", _fill_actions(previous_action, streams, spec), streams),
-        np.zeros((streams, 1), bool)
-        if first is None
-        else _add_time_axis("first", np.asarray(first, bool), streams),
+        _add_time_axis("previous_action", actions, streams),
+        _add_time_axis("first", first, streams),
         np.ones((streams, 1), bool),
     )
-    steps = check_trajectories(steps, "")
-    check_like_fitted(steps, spec, "")
-    return steps
+    return check_trajectories(steps, "", spec)
 
 
 def _add_time_axis(name: str, values: Any, streams: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from derex.networks.layers import iterate_blocks, trainable_mask
 
 MIN_REACH, MIN_RELATIVE_REACH = 1e-30, 1e-5  # least variation of a column: absolute, and relative to its mean
 MIN_ROWS = 4  # two halves of two
-MAX_ID = 2**31 - 1
-RENUMBER = "Renumber them: np.unique({}, return_inverse=True)[1]."
+MAX_INTEGER = 2**31 - 1
+MAX_TABLE = 2**24  # largest table made without being asked for
 
 
 class Sides(NamedTuple):
@@ -79,32 +79,27 @@ def check_seed(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected an integer from 0 to 2**32 - 1, got {value}.")
 
 
+def both_sides(name: str, value: Any) -> Sides:
+    """Returns the members of a pair, else the same value for X and Y."""
+    if not isinstance(value, tuple | list):
+        return Sides(value, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}: a pair (for X, for Y) has two members; got {len(value)}.")
+    return Sides(*value)
+
+
 def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
     """Checks for None, a table size, or a pair of them; only tables have one."""
-    if n_states is None:
-        return
-    if "ids" not in kinds:
+    if n_states is not None and "ids" not in kinds:
         raise ValueError("n_states: only encoder='tabular' has a table of states; leave n_states out.")
-    sizes = n_states if isinstance(n_states, tuple | list) else [n_states, n_states]
-    if len(sizes) != 2:
-        raise ValueError(f"n_states: expected an integer or a pair (for X, for Y); got {n_states!r}.")
-    for size in sizes:
+    for size in both_sides("n_states", n_states):
         if size is not None:
             check_integer("n_states", size, 2)
 
 
-def encoder_sides(encoder: Any) -> tuple[Any, Any]:
-    """Returns the encoders of X and of Y: the members of a pair, else the same encoder twice."""
-    if isinstance(encoder, tuple | list):
-        if len(encoder) != 2:
-            raise ValueError(f"encoder: a pair (for X, for Y) has two members; got {len(encoder)}.")
-        return encoder[0], encoder[1]
-    return encoder, encoder
-
-
 def input_kinds(encoder: Any) -> Sides:
     """Returns what the encoders of X and Y read; None (anything) for the user's own."""
-    return Sides(*map(_input_kind, encoder_sides(encoder)))
+    return Sides(*map(_input_kind, both_sides("encoder", encoder)))
 
 
 def _input_kind(encoder: Any) -> InputKind | None:
@@ -151,9 +146,7 @@ def convert_rows(name: str, rows: Any) -> Any:
 
     Strings are refused. Everything else is returned as it is.
     """
-    if hasattr(rows, "detach") and hasattr(
-        rows, "requires_grad"
-    ):  # a torch tensor; torch need not be installed
+    if hasattr(rows, "detach") and hasattr(rows, "requires_grad"):  # torch need not be installed
         rows = rows.detach()
         rows = np.asarray(rows.cpu() if hasattr(rows, "cpu") else rows)
     dtype = getattr(rows, "dtype", None)
@@ -181,14 +174,10 @@ def _has_strings(rows: Any) -> bool:
 def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
     """Checks for an array of observations with finite values and the rank its encoder reads; copies no memory map."""
     if scipy.sparse.issparse(rows):
-        raise TypeError(
-            f"{name}: sparse matrices are not supported; pass a dense array, such as {name}.toarray()."
-        )
+        raise TypeError(f"{name}: sparse matrices are not supported; pass a dense array: {name}.toarray().")
     array = check_numeric(name, rows)
     if array.ndim == 0 or array.size == 0:
-        raise ValueError(
-            f"{name}: expected at least one row with at least one value, got shape {array.shape}."
-        )
+        raise ValueError(f"{name}: expected at least one row with some value, got shape {array.shape}.")
     checked = CHECKS[kind](name, array)
     if checked.dtype.kind == "f":
         check_finite(name, checked)
@@ -219,12 +208,7 @@ def _check_ids(name: str, array: np.ndarray) -> np.ndarray:
                 f"{name}: encoder='tabular' reads integer ids, got {array[broken[0]]} in row {broken[0]}. For vectors "
                 "use encoder='mlp'."
             )
-    least, largest = map(int, min_max(array))
-    if least < 0:
-        raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
-    if largest > MAX_ID:
-        raise ValueError(f"{name}: ids must be below 2**31, got {largest}. {RENUMBER.format(name)}")
-    return array if array.dtype.kind in "iu" else array.astype(np.int32)
+    return array if array.dtype.kind in "iu" else array.astype(np.int64)
 
 
 def _check_vectors(name: str, array: np.ndarray) -> np.ndarray:
@@ -251,7 +235,7 @@ def check_32_bits(name: str, array: np.ndarray) -> np.ndarray:
     """Checks that no integer is too large for 32 bits."""
     if array.dtype.kind in "iu":
         least, largest = min_max(array)
-        if least < -MAX_ID or largest > MAX_ID:
+        if least < -MAX_INTEGER or largest > MAX_INTEGER:
             raise ValueError(
                 f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
                 f"floats: {name}.astype(np.float32)."
@@ -290,15 +274,14 @@ def check_finite(name: str, array: np.ndarray) -> None:
         found = " and ".join(f"{what} ({n} of {array.size} values)" for what, n in counts.items() if n)
         place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
         raise ValueError(
-            f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale such rows first."
+            f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale such rows."
         )
 
 
 def check_precision(name: str, array: np.ndarray) -> None:
     """Checks that single precision can hold the variation of each column (not of time stamps in seconds)."""
-    mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))) / len(
-        array
-    )
+    total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))
+    mean = np.asarray(total) / len(array)
     reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(array)], axis=0)
     lost = (reach > 0.0) & ((reach < MIN_REACH) | (reach < MIN_RELATIVE_REACH * np.abs(mean)))
     if lost.any():
@@ -340,7 +323,7 @@ def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
         first = np.asarray(array[:1])
         if all(np.all(block == first) for block in iterate_blocks(array)):
             raise ValueError(
-                f"{name}: every row is the same; a decomposition needs at least two different rows."
+                f"{name}: every row is the same; a decomposition needs at least two that differ."
             )
 
 
@@ -350,44 +333,17 @@ def check_k(k: int, half: int | None, rows: Sides, specs: Sides) -> None:
     `half` is None for a stream: it shows its ids little by little, so k is compared with the size of the table.
     """
     if half is not None and k >= half:
-        raise ValueError(
-            f"k: expected less than half the batch, {half}; got {k}. Use batch_size >= {2 * k + 2} or a smaller k."
-        )
+        fix = f"Use batch_size >= {2 * k + 2} or a smaller k."
+        raise ValueError(f"k: expected less than half the batch, {half}; got {k}. {fix}")
     for name, array, spec in zip("XY", rows, specs, strict=True):
         if spec.kind != "ids":
             continue
         if half is None and k >= spec.n_ids:
-            raise ValueError(
-                f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Use a smaller k."
-            )
+            raise ValueError(f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Lower k.")
         distinct = np.count_nonzero(count_ids(array, spec.n_ids))
         if half is not None and k >= distinct:
-            raise ValueError(
-                f"k: expected less than the number of distinct rows of {name}, {distinct}; got {k}. Use k <= "
-                f"{distinct - 1}."
-            )
-
-
-def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: str) -> None:
-    """Checks that observations have the shape and type, and ids the range, of the training data."""
-    if array.shape[1:] != spec.shape:
-        if len(spec.shape) == 1 and array.ndim == 2:
-            raise ValueError(
-                f"{name} has {array.shape[1]} features, but {estimator} is expecting {spec.shape[0]} features as input."
-            )
-        raise ValueError(f"{name}: expected rows of shape {spec.shape}, as in fit; got {array.shape[1:]}.")
-    # Vectors are rescaled by their values, whatever their type.
-    if device_dtype(array.dtype, spec.kind) != spec.dtype and spec.kind != "vectors":
-        raise ValueError(
-            f"{name}: the model was fitted on values of type {spec.dtype}, got {array.dtype}. Convert them as for fit; "
-            "images of bytes are read as fractions of 255, others as they are."
-        )
-    largest = int(min_max(array)[1]) if spec.n_ids else 0
-    if spec.n_ids and largest >= spec.n_ids:
-        raise ValueError(
-            f"{name}: ids run from 0 to {spec.n_ids - 1}, got {largest}. Fit with n_states > {largest} to leave room "
-            "for states not yet seen."
-        )
+            what = f"the number of distinct rows of {name}, {distinct}"
+            raise ValueError(f"k: expected less than {what}; got {k}. Use k <= {distinct - 1}.")
 
 
 def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
@@ -395,3 +351,37 @@ def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
     if kind == "ids" or (kind is None and dtype.kind in "iu" and dtype != np.uint8):
         return "int32"
     return "uint8" if dtype == np.uint8 else "float32"
+
+
+def make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: int | None) -> InputSpec:
+    """Makes the `InputSpec` of rows; a table has the declared size, or one past the largest id."""
+    dtype = device_dtype(rows.dtype, kind)
+    if kind != "ids":
+        return InputSpec(tuple(rows.shape[1:]), 0, kind, dtype)
+    least, largest = map(int, min_max(rows))
+    if least < 0:
+        raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
+    if declared is None and largest >= MAX_TABLE:
+        raise ValueError(
+            f"{name}: ids up to {largest} would need a table of as many rows. Renumber them: "
+            f"np.unique({name}, return_inverse=True)[1]. If such a table is meant, set n_states={largest + 1}."
+        )
+    if declared is not None and largest >= declared:
+        raise ValueError(
+            f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Fit with n_states > {largest}."
+        )
+    return InputSpec((), largest + 1 if declared is None else int(declared), kind, dtype)
+
+
+def check_same_spec(name: str, now: InputSpec, then: InputSpec, like: str) -> None:
+    """Checks that observations have the shape and the type that they should have."""
+    if now.shape != then.shape:
+        raise ValueError(f"{name}: expected observations of shape {then.shape}, {like}; got {now.shape}.")
+    if now.dtype != then.dtype:
+        bytes_note = (
+            " Images of bytes are read as fractions of 255." if "uint8" in (now.dtype, then.dtype) else ""
+        )
+        raise ValueError(
+            f"{name}: expected values of type {then.dtype}, {like}; got {now.dtype}. Convert them: "
+            f"{name}.astype(np.{then.dtype}).{bytes_note}"
+        )
