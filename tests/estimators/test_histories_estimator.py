@@ -11,7 +11,7 @@ import pytest
 
 from derex import HistoryDeRex, exact
 from derex.decomposition import scores
-from derex.estimators import histories
+from derex.estimators import histories, trajectories
 from derex.estimators.data import StreamData
 from derex.estimators.trajectories import check_trajectories, find_useful_streams
 from derex.networks.histories import count_steps_left, make_future
@@ -132,7 +132,7 @@ def test_repeated_observations_may_be_stored_once(fitted, monkeypatch):
     np.testing.assert_allclose(model.transform(indexed), model.transform(X), atol=1e-5)
     np.testing.assert_allclose(model.bonus(indexed), model.bonus(X), rtol=1e-4)
     assert model.score(indexed) == pytest.approx(model.score(X), abs=1e-4)
-    monkeypatch.setattr(histories, "deduplicate_together", lambda sets, most: sets)
+    monkeypatch.setattr(trajectories, "deduplicate_together", lambda sets, most: sets)
     # Slowly: Adam turns the rounding of gradients that should be zero into whole updates.
     plain, stored = (small(learning_rate=1e-4).fit(each) for each in (X, indexed))
     np.testing.assert_allclose(stored.sigma_, plain.sigma_, atol=2e-4)

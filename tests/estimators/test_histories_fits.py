@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex, HistoryDeRex
-from derex.estimators import fit_together, fitting, histories
+from derex.estimators import fit_together, fitting, trajectories
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 B, T = 6, 8
@@ -174,8 +174,8 @@ def rows(number, seed):
 
 @pytest.mark.parametrize("most", [4, 40], ids=["one deduplicated", "both deduplicated"])
 def test_sets_may_have_other_numbers_of_distinct_rows_and_actions(most, monkeypatch):
-    sets, stored = [rows(3, 0), rows(6, 1)], histories.deduplicate_together
-    monkeypatch.setattr(histories, "deduplicate_together", lambda sets, **_: stored(sets, most))
+    sets, stored = [rows(3, 0), rows(6, 1)], trajectories.deduplicate_together
+    monkeypatch.setattr(trajectories, "deduplicate_together", lambda sets, **_: stored(sets, most))
     both = two()
     fit_together(both, sets)
     assert [model._spec.choices for model in both] == [6, 6]

@@ -113,7 +113,6 @@ def no_training(monkeypatch):
     def trained(*_):
         raise AssertionError("training started")
 
-    monkeypatch.setattr("derex.estimators.pairs.train_chunk", trained)
     monkeypatch.setattr("derex.estimators.fitting.train_chunk", trained)
 
 
@@ -190,7 +189,7 @@ def test_bad_batches_after_the_first(fitted):
         fitted["linear"].partial_fit(X[:, :2], Y)
     with pytest.raises(ValueError, match="Y has 3 features"):
         fitted["linear"].partial_fit(X, X)
-    with pytest.raises(ValueError, match="X: ids run from 0 .* got 7"):
+    with pytest.raises(ValueError, match=r"X: ids run from 0 .* got 7"):
         fitted["tabular"].partial_fit(replaced(IDS, 7), IDS)
 
 

@@ -41,9 +41,6 @@ BLOCK_ROWS = 4096  # encoded at a time
 MIN_BLOCK_ROWS = 128  # smaller blocks are padded
 
 
-# --- rows of arrays ------------------------------------------------------------------------------------------------
-
-
 def to_device(array: np.ndarray, dtype: str) -> Array:
     """Copies an array to the device as `dtype`."""
     return jnp.asarray(np.asarray(array).astype(dtype, copy=False))
@@ -98,9 +95,6 @@ def map_rows(
 @eqx.filter_jit
 def _map_block(function: Encode, rows: Array) -> Array:
     return jax.vmap(function)(rows)
-
-
-# --- distinct rows -------------------------------------------------------------------------------------------------
 
 
 class UniqueRows(NamedTuple):

@@ -45,9 +45,6 @@ class DamagedModelError(ValueError):
         self.what = what
 
 
-# --- archives ------------------------------------------------------------------------------------------------------
-
-
 def write_archive(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Writes to a temporary file, then renames it: readers see all of the new file or the old one."""
     header = header | {"arrays": sorted(arrays)}
@@ -86,14 +83,11 @@ def read_archive(path: Path, form: "ModelFormat") -> tuple[dict[str, Any], dict[
             if header["version"] <= VERSION and not (complete and header["arrays"] == sorted(arrays)):
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
-            raise DamagedModelError(
-                f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error})."
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise DamagedModelError(f"{path} is not a derex model, or it is damaged ({what}).") from error
     if header["version"] > VERSION:
-        newer = header["version"]
-        raise ValueError(
-            f"{path} has format version {newer}; this derex reads up to {VERSION}. Upgrade derex."
-        )
+        newer = f"format version {header['version']}; this derex reads up to {VERSION}"
+        raise ValueError(f"{path} has {newer}. Upgrade derex.")
     return header, arrays
 
 
@@ -121,10 +115,8 @@ def fill_arrays(skeleton: Any, prefix: str, arrays: dict[str, np.ndarray], path:
         first = f"(first difference: {wrong[0].removeprefix(prefix)})"
         if not own:
             raise DamagedModelError(f"{path} is damaged: its arrays do not fit its header {first}.")
-        raise ValueError(
-            f"{path}: its parameters do not fit the encoder {first}. Pass the module it was trained with: "
-            "load(path, encoder=...)."
-        )
+        fix = "Pass the module it was trained with: load(path, encoder=...)."
+        raise ValueError(f"{path}: its parameters do not fit the encoder {first}. {fix}")
 
     def fill(place: Any, leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
@@ -171,10 +163,8 @@ def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
         raise ValueError(f"{path}: unknown parameters {sorted(unknown)}; it was written by a newer derex.")
     own = OWN in (stored if isinstance(stored, tuple) else [stored])
     if own and encoder is None:
-        raise ValueError(
-            f"encoder: {path} was trained with its own module, which a file does not hold. Pass the same kind of "
-            f"module: {cls.__name__}.load(path, encoder=...)."
-        )
+        fix = f"Pass the same kind of module: {cls.__name__}.load(path, encoder=...)."
+        raise ValueError(f"encoder: {path} was trained with its own module, which is not in it. {fix}")
     if encoder is not None and not own:
         raise ValueError(f"encoder: {path} holds its own encoder, {stored!r}; load it without `encoder`.")
     try:
@@ -195,7 +185,7 @@ def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
     for name, value in name_arrays(state):
         if jnp.issubdtype(value.dtype, jnp.floating) and jnp.isnan(value).any():
             raise DamagedModelError(f"{path} is damaged: {name} contains NaN.")
-    if "guards" in header:
+    if form is PAIRS:
         networks = skeleton.networks.f.network, skeleton.networks.g_or_f.network
         sides = zip(header["guards"], "xy", networks, strict=True)
         model._guards = Sides(*(_read_guard(*side, arrays, path, own) for side in sides))
@@ -304,22 +294,11 @@ def _restore_histories(model: Any, header: dict[str, Any], tied: bool) -> Callab
     return lambda: make_networks(model.encoder, spec, *sizes, tied, model.test_actions, jax.random.key(0))
 
 
-PAIRS = ModelFormat(
-    "derex-model",
-    frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"}),
-    _describe_pairs,
-    _restore_pairs,
-)
-HISTORIES = ModelFormat(
-    "derex-history-model",
-    frozenset({"spec", "tied", "fingerprint"}),
-    _describe_histories,
-    _restore_histories,
-)
+PAIR_KEYS = frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"})
+HISTORY_KEYS = frozenset({"spec", "tied", "fingerprint"})
+PAIRS = ModelFormat("derex-model", PAIR_KEYS, _describe_pairs, _restore_pairs)
+HISTORIES = ModelFormat("derex-history-model", HISTORY_KEYS, _describe_histories, _restore_histories)
 FORMATS = {form.name: form for form in (PAIRS, HISTORIES)}
-
-
-# --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
 def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
@@ -331,9 +310,8 @@ def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
     except DamagedModelError as error:
         raise ValueError(f"{name}: {error.what} If it is a checkpoint, remove it to start again.") from error
     except ValueError as error:
-        raise ValueError(
-            f"{name}: cannot resume from {path}: {error} Remove it to start again, or choose another file."
-        ) from error
+        fix = "Remove it to start again, or choose another file."
+        raise ValueError(f"{name}: cannot resume from {path}: {error} {fix}") from error
     seeded = isinstance(model.random_state, int | np.integer)  # else any seed will do
     ignored = MAY_CHANGE - {"random_state"} if seeded else MAY_CHANGE
     different = sorted(find_differences(model, before) - ignored)

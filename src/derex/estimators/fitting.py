@@ -29,17 +29,9 @@ from jaxtyping import Bool, Float
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from derex.decomposition import statistics
 from derex.decomposition.bonus import SIGMA_FLOOR, compute_bonus
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
-from derex.decomposition.statistics import (
-    READING_EPSILON,
-    BatchStatistics,
-    Moments,
-    RunningStatistics,
-    init_statistics,
-    read_statistics,
-    update_statistics,
-)
 from derex.estimators import validation as check
 from derex.estimators.data import Source, map_rows
 from derex.estimators.networks import Side, standardise_side
@@ -56,15 +48,12 @@ CLIP = 1.0  # global gradient norm
 MIN_DIRECTION = 1e-6  # relative to the largest: smaller singular values are rounding
 
 
-# --- the training step ---------------------------------------------------------------------------------------------
-
-
 class FitState(NamedTuple):
     """Everything that training changes. Its field names are part of the format of model files."""
 
     networks: Any  # an eqx.Module with `f` and `g`: `Networks` of pairs, or `HistoryNetworks`
     optimiser: optax.OptState
-    running: RunningStatistics
+    running: statistics.RunningStatistics
     step: Array
 
 
@@ -89,7 +78,7 @@ def make_optimiser() -> optax.GradientTransformation:
 def init_fit_state(networks: eqx.Module, k: int) -> FitState:
     """Makes the state before the first step."""
     optimiser_state = init_optimiser(make_optimiser(), networks)
-    return FitState(networks, optimiser_state, init_statistics(k), jnp.zeros((), jnp.int32))
+    return FitState(networks, optimiser_state, statistics.init_statistics(k), jnp.zeros((), jnp.int32))
 
 
 @eqx.filter_jit
@@ -109,19 +98,16 @@ def train_chunk(
         state.optimiser,
         items,
         carry=state.running,
-        update_carry=update_statistics,
+        update_carry=statistics.update_statistics,
         rates=rates,
     )
     params = eqx.filter(networks, trainable_mask(networks))
-    sigma = read_statistics(running).sigma
+    sigma = statistics.read_statistics(running).sigma
     off = sigma - jnp.diag(jnp.diag(sigma))
     numbers = jnp.mean(losses), jnp.trace(sigma), jnp.max(jnp.abs(off))
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((numbers, params))]
     state = FitState(networks, optimiser_state, running, state.step + len(rates))
     return state, FitMetrics(*numbers, jnp.all(jnp.stack(finite)))
-
-
-# --- the loop ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -151,8 +137,9 @@ def run_updates(
     """
     lead = fits[0]
     steps, done = int(lead.model.steps), int(lead.state.step)
-    ends = np.cumsum(chunk_lengths(steps, lead.data.chunk)).tolist()
-    spans = list(pairwise([done, *(end for end in ends if end > done)]))
+    # Nearly equal chunks have at most two lengths, so two compilations.
+    chunks = np.array_split(np.arange(1, steps + 1), -(-steps // lead.data.chunk))
+    spans = list(pairwise([done, *(int(chunk[-1]) for chunk in chunks if chunk[-1] > done)]))
     if not spans:
         return
 
@@ -170,14 +157,13 @@ def run_updates(
                 items = gather(*spans[number + 1])
             for fit, its in zip(fits, metrics, strict=True):
                 fit.history.append(fit.model._check_metrics(end, its))
-            means = np.mean([fit.history[-1][1:] for fit in fits], axis=0).tolist()
-            loss, trace, off_diagonal = means
+            loss, trace, off_diagonal = np.mean([fit.history[-1][1:] for fit in fits], axis=0).tolist()
             news = f"loss {loss:+.4f}  tr Σ̃ {trace:.3f}  off-diagonal {off_diagonal:.3f}"
             progress.update(end, steps, news)
             if end == steps:
                 progress.finish(f"{steps} steps  {news}")
             if watch is not None:
-                watch(end, *means)
+                watch(end, loss, trace, off_diagonal)
             if save is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 for fit in fits:
                     save(fit)
@@ -190,11 +176,18 @@ def _advance(fits: Sequence[Fit], items: list[Any], rates: Float[Array, " steps"
         fit = fits[0]
         fit.state, metrics = train_chunk(fit.objective, fit.data.source, fit.state, items[0], rates)
         return [metrics]
-    sources, states = _stack([fit.data.source for fit in fits]), _stack([fit.state for fit in fits])
-    states, metrics = _train_side_by_side(fits[0].objective, sources, states, _stack(items), rates)
-    for number, fit in enumerate(fits):
-        fit.state = _take(states, number)
-    return [_take(metrics, number) for number in range(len(fits))]
+
+    def stack(trees: Sequence[Any]) -> Any:
+        return jax.tree.map(lambda *z: jnp.stack(z) if eqx.is_array(z[0]) else z[0], *trees)
+
+    def take(tree: Any, i: int) -> Any:
+        return jax.tree.map(lambda z: z[i] if eqx.is_array(z) else z, tree)
+
+    sources, states = stack([fit.data.source for fit in fits]), stack([fit.state for fit in fits])
+    states, metrics = _train_side_by_side(fits[0].objective, sources, states, stack(items), rates)
+    for i, fit in enumerate(fits):
+        fit.state = take(states, i)
+    return [take(metrics, i) for i in range(len(fits))]
 
 
 @eqx.filter_jit
@@ -204,33 +197,15 @@ def _train_side_by_side(objective: Objective, source: Any, states: Any, items: A
     return train(objective, source, states, items, rates)
 
 
-def _stack(trees: Sequence[Any]) -> Any:
-    """Stacks trees of one structure, with a leading axis for every array."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *trees)
-
-
-def _take(tree: Any, number: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, tree)
-
-
-def chunk_lengths(steps: int, longest: int) -> list[int]:
-    """Cuts `steps` into nearly equal parts of at most `longest`: at most two lengths, so two compilations."""
-    parts = -(-steps // longest)
-    return [steps // parts + (i < steps % parts) for i in range(parts)]
-
-
 def cosine_rates(start: int, length: int, steps: int, peak: float) -> Float[np.ndarray, " length"]:
     """Computes peak · ½(1 + cos(π t / steps)) for t = start, …, start + length - 1."""
     t = np.arange(start, start + length)
     return (peak * 0.5 * (1.0 + np.cos(np.pi * t / steps))).astype(np.float32)
 
 
-# --- statistics of finished fits -----------------------------------------------------------------------------------
-
-
 def compute_statistics(
     f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"], counts: Float[np.ndarray, " n"] | None = None
-) -> RunningStatistics:
+) -> statistics.RunningStatistics:
     """Computes the moments of f and g, and Σ between them, as converged running statistics.
 
     Args:
@@ -239,16 +214,16 @@ def compute_statistics(
     """
     weights = np.full(len(f), 1.0 / len(f)) if counts is None else counts / counts.sum()
 
-    def standardise(z: np.ndarray) -> tuple[np.ndarray, Moments]:
+    def standardise(z: np.ndarray) -> tuple[np.ndarray, statistics.Moments]:
         """Computes `batch_normalise` in double precision, on the host."""
         mean = weights @ z
         variance = weights @ (z - mean) ** 2
-        z = (z - mean) / np.sqrt(variance + READING_EPSILON)
-        return z, Moments(jnp.asarray(mean), jnp.asarray(variance))
+        z = (z - mean) / np.sqrt(variance + statistics.READING_EPSILON)
+        return z, statistics.Moments(jnp.asarray(mean), jnp.asarray(variance))
 
     (f, f_moments), (g, g_moments) = standardise(f), standardise(g)
     sigma = jnp.asarray((f.T * weights) @ g)
-    return RunningStatistics(BatchStatistics(f_moments, g_moments, sigma), jnp.ones(()))
+    return statistics.RunningStatistics(statistics.BatchStatistics(f_moments, g_moments, sigma), jnp.ones(()))
 
 
 def squared_correlation(f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]) -> float:
@@ -258,9 +233,6 @@ def squared_correlation(f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]
         left, sizes, _ = np.linalg.svd(side - side.mean(axis=0, dtype=np.float64), full_matrices=False)
         bases.append(left[:, sizes > MIN_DIRECTION * max(sizes[0], np.finfo(np.float64).tiny)])
     return float(np.sum((bases[0].T @ bases[1]) ** 2))
-
-
-# --- the estimators ------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
@@ -351,7 +323,7 @@ class DecompositionEstimator(BaseEstimator):
         """Sets the fitted attributes."""
         self._state, self._history = state, history
         self._trained_as = {name: getattr(self, name) for name in self.structural}
-        sigma = np.asarray(read_statistics(state.running).sigma, np.float32)
+        sigma = np.asarray(statistics.read_statistics(state.running).sigma, np.float32)
         self._order = np.argsort(-np.diag(sigma), kind="stable")
         self.sigma_ = sigma[np.ix_(self._order, self._order)]
         self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
@@ -359,7 +331,7 @@ class DecompositionEstimator(BaseEstimator):
 
     def _standardised(self, name: str) -> Side:
         """Returns f or g of the fitted networks, with mean 0 and variance 1 over the training data."""
-        networks, moments = self._state.networks, read_statistics(self._state.running)
+        networks, moments = self._state.networks, statistics.read_statistics(self._state.running)
         side = networks.f if networks.g is None else getattr(networks, name)
         return standardise_side(side, getattr(moments, name))
 

@@ -18,28 +18,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from derex.decomposition.objectives import Objective
-from derex.estimators import files
+from derex.estimators import files, fitting
+from derex.estimators import trajectories as streams
 from derex.estimators import validation as check
 from derex.estimators.data import StreamData, trajectories_to_device
-from derex.estimators.fitting import (
-    DecompositionEstimator,
-    Fit,
-    Watch,
-    init_fit_state,
-    run_updates,
-    squared_correlation,
-)
 from derex.estimators.networks import build_history_networks
-from derex.estimators.trajectories import (
-    StreamSpec,
-    check_trajectories,
-    compute_fingerprint,
-    deduplicate_together,
-    find_useful_streams,
-    make_step,
-    make_stream_spec,
-    merge_specs,
-)
 from derex.networks.histories import HistoryNetworks, apply_per_step, make_future
 from derex.networks.recurrent import LSTMState
 from derex.types import Trajectories
@@ -56,7 +39,7 @@ class StepOutput(NamedTuple):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class HistoryDeRex(DecompositionEstimator):
+class HistoryDeRex(fitting.DecompositionEstimator):
     """Top-k singular functions of the system-dynamics matrix, learnt from trajectories; bonuses from their norm.
 
     f reads histories h_t = (o_0, a_0, …, o_t) through a forward LSTM, g reads the tests τ = (a_t, o_{t+1}, …, o_{t+L})
@@ -81,12 +64,6 @@ class HistoryDeRex(DecompositionEstimator):
         n_ids: the same of observations, or parts of them, that are ids.
 
     Attributes: `singular_values_`, `sigma_`, `history_`, `n_iter_` as in `DeRex`.
-
-    Example:
-        >>> model = HistoryDeRex(k=16).fit(trajectories)  # doctest: +SKIP
-        >>> model.transform(trajectories).shape  # (streams, steps, k)  # doctest: +SKIP
-        >>> memory = model.initial_memory()  # doctest: +SKIP
-        >>> memory, f, bonus = model.step(memory, [observation], [previous_action])  # None at first  # doctest: +SKIP
     """
 
     encoder: Any = "auto"
@@ -108,7 +85,7 @@ class HistoryDeRex(DecompositionEstimator):
         y: Any = None,
         *,
         checkpoint: str | os.PathLike[str] | None = None,
-        watch: Watch | None = None,
+        watch: fitting.Watch | None = None,
     ) -> HistoryDeRex:
         """Learns from `derex.types.Trajectories`.
 
@@ -125,7 +102,7 @@ class HistoryDeRex(DecompositionEstimator):
     def transform(self, X: Any) -> Float[np.ndarray, "B T k"]:
         """Computes f(h_t) for each step: mean 0 and variance 1 over training histories, in order of σ; padding 0."""
         check_is_fitted(self)
-        X = check_trajectories(X, fitted=self._spec)
+        X = streams.check_trajectories(X, fitted=self._spec)
         rows = max(1, BLOCK_STEPS // X.shape[1])
         parts = []
         for start in range(0, len(X.first), rows):
@@ -173,23 +150,21 @@ class HistoryDeRex(DecompositionEstimator):
         check_is_fitted(self)
         width = self._state.networks.forward.width
         if not isinstance(memory, LSTMState) or memory.hidden.shape[1:] != (width,):
-            raise ValueError(
-                f"memory: expected what `initial_memory` or `step` of this model gave, {width} units wide; got "
-                f"{memory!r}."
-            )
-        steps = make_step(observation, previous_action, first, len(memory.hidden), self._spec)
+            expected = f"what `initial_memory` or `step` of this model gave, {width} units wide"
+            raise ValueError(f"memory: expected {expected}; got {memory!r}.")
+        steps = streams.make_step(observation, previous_action, first, len(memory.hidden), self._spec)
         f, memory = self._encode(steps, memory)
         return StepOutput(memory, f[:, 0], self._norm(f[:, 0]))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Computes the squared correlation of these histories and their futures: at most the sum of k squared σ."""
         check_is_fitted(self)
-        X = check_trajectories(X, fitted=self._spec)
+        X = streams.check_trajectories(X, fitted=self._spec)
         batch_size = check.check_integer("batch_size", self.batch_size, self.min_batch_size)
         future = make_future(self._trained_as["tests"], self._state.networks.reverse is None)
-        useful = find_useful_streams(X, future.needs, int(self._trained_as["k"]))
+        useful = streams.find_useful_streams(X, future.needs, int(self._trained_as["k"]))
         data = StreamData(X, useful, future, batch_size, 0)
-        return squared_correlation(*data.encode_sample(self._state.networks, len(X.first)))
+        return fitting.squared_correlation(*data.encode_sample(self._state.networks, len(X.first)))
 
     def _check_parameters(self) -> Objective:
         objective = super()._check_parameters()
@@ -204,20 +179,16 @@ class HistoryDeRex(DecompositionEstimator):
             check.check_integer("tests", self.tests, 1)
         check.check_seed("random_state", self.random_state)
         if self.k > self.width:
-            raise ValueError(
-                f"k: got {self.k}, but f and g are read off width = {self.width} units, which have no more than that "
-                "many singular functions; choose width >= k."
-            )
+            what = f"f and g are read off width = {self.width} units, which span no more functions"
+            raise ValueError(f"k: got {self.k}, but {what}; choose width >= k.")
         return objective
 
     def _check_encoder(self) -> None:
         if isinstance(self.encoder, str):
             check.check_choice("encoder", self.encoder, ("auto",))
         elif not (isinstance(self.encoder, eqx.Module) or callable(self.encoder)):
-            raise TypeError(
-                "encoder: expected 'auto', an Equinox module or a function (key, width) -> module; got "
-                f"{self.encoder!r}."
-            )
+            expected = "'auto', an Equinox module or a function (key, width) -> module"
+            raise TypeError(f"encoder: expected {expected}; got {self.encoder!r}.")
 
     def _publish_fit(self, fit: StreamFit) -> None:
         self._spec, self._fingerprint, self._seed = fit.spec, fit.fingerprint, fit.seed
@@ -247,10 +218,10 @@ def _encode_steps(
 
 
 @dataclass
-class StreamFit(Fit):
+class StreamFit(fitting.Fit):
     """A fit of trajectories in progress, with what identifies its data and where it is saved."""
 
-    spec: StreamSpec
+    spec: streams.StreamSpec
     fingerprint: int  # of the data
     seed: int
     checkpoint: str | os.PathLike[str] | None
@@ -280,22 +251,24 @@ def init_fits(
     Sets of trajectories that one program is to read get networks with room for the ids and actions of all of them.
     """
     objective, *_ = [model._check_parameters() for model in models]
-    sets = [check_trajectories(*each) for each in zip(sets, names, strict=True)]
+    sets = [streams.check_trajectories(*each) for each in zip(sets, names, strict=True)]
     specs = [
-        make_stream_spec(X, model.n_actions, model.n_ids, name)
+        streams.make_stream_spec(X, model.n_actions, model.n_ids, name)
         for X, model, name in zip(sets, models, names, strict=True)
     ]
-    spec, lead = merge_specs(specs, names), models[0]
+    spec, lead = streams.merge_specs(specs, names), models[0]
     for X, name in zip(sets, names, strict=True):
         if X.shape[1] != sets[0].shape[1]:
-            raise ValueError(
-                f"{name}: expected {sets[0].shape[1]} steps, as in {names[0]}; got {X.shape[1]}. Pad the shorter at "
-                "their ends, with valid False there."
-            )
+            expected = f"expected {sets[0].shape[1]} steps, as in {names[0]}; got {X.shape[1]}"
+            raise ValueError(f"{name}: {expected}. Pad the shorter at their ends, with valid False there.")
     future = make_future(lead.tests, objective.tied)
-    useful = [find_useful_streams(X, future.needs, int(lead.k), n) for X, n in zip(sets, names, strict=True)]
-    codes = [0 if c is None else compute_fingerprint(X) for X, c in zip(sets, checkpoints, strict=True)]
-    sets = deduplicate_together(sets, most=int(lead.batch_size) * sets[0].shape[1] // 4)
+    useful = [
+        streams.find_useful_streams(X, future.needs, int(lead.k), n) for X, n in zip(sets, names, strict=True)
+    ]
+    codes = [
+        0 if c is None else streams.compute_fingerprint(X) for X, c in zip(sets, checkpoints, strict=True)
+    ]
+    sets = streams.deduplicate_together(sets, most=int(lead.batch_size) * sets[0].shape[1] // 4)
     fits = []
     for i, (model, X) in enumerate(zip(models, sets, strict=True)):
         before = None
@@ -308,7 +281,7 @@ def init_fits(
         data = StreamData(X, useful[i], future, int(model.batch_size), seed)
         if before is None:
             networks = build_history_networks(model, spec, objective.tied, X, data, seed)
-            begun = init_fit_state(networks, int(model.k)), [], spec
+            begun = fitting.init_fit_state(networks, int(model.k)), [], spec
         else:
             begun = before._state, before._history, before._spec
         fits.append(StreamFit(model, objective, data, *begun, codes[i], seed, checkpoints[i]))
@@ -324,7 +297,7 @@ def run_fits(
     fits = init_fits(models, sets, checkpoints, names)
     for program in sorted({fit.program for fit in fits}):  # resumed fits may be ahead
         group = [fit for fit in fits if fit.program == program]
-        run_updates(group, watch, None if group[0].checkpoint is None else StreamFit.publish)
+        fitting.run_updates(group, watch, None if group[0].checkpoint is None else StreamFit.publish)
     for fit in fits:
         fit.finish()
 
@@ -340,7 +313,7 @@ def fit_together(
     trajectories: Sequence[Any],
     *,
     checkpoints: Sequence[str | os.PathLike[str]] | None = None,
-    watch: Watch | None = None,
+    watch: fitting.Watch | None = None,
 ) -> None:
     """Fits each `HistoryDeRex` to its own trajectories, all in one program.
 
@@ -354,9 +327,9 @@ def fit_together(
     for name, values in given.items():
         single = isinstance(values, str | os.PathLike | Trajectories) or not isinstance(values, Iterable)
         if single and not (name == "checkpoints" and values is None):
+            came = type(values).__name__
             raise TypeError(
-                f"{name}: expected a list with one entry for each fit, got {type(values).__name__}. For one fit: "
-                "HistoryDeRex.fit."
+                f"{name}: expected a list, one entry a fit, got {came}. For one: HistoryDeRex.fit."
             )
     models, trajectories = list(models), list(trajectories)
     if not models or len(models) != len(trajectories):

@@ -35,9 +35,6 @@ CALIBRATION_STREAMS = 64  # that set the initial scales of f and g
 INITIAL_DEVIATION = 0.1
 
 
-# --- sides ---------------------------------------------------------------------------------------------------------
-
-
 class Side(eqx.Module):
     """One of the two networks, followed by a fixed affine map.
 

@@ -21,26 +21,16 @@ from derex.decomposition.bonus import (
     raise_bonus,
 )
 from derex.decomposition.objectives import Objective
+from derex.estimators import fitting
 from derex.estimators import validation as check
 from derex.estimators.data import GivenRows, PairData, is_memory_mapped, map_rows, to_device
-from derex.estimators.fitting import (
-    DecompositionEstimator,
-    Fit,
-    FitState,
-    init_fit_state,
-    run_updates,
-    squared_correlation,
-    train_chunk,
-)
 from derex.estimators.networks import CALIBRATION_ROWS, build_networks, make_input_specs
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS
 from derex.networks.layers import iterate_blocks
 
-# --- novelty guards: their class names are part of the format of model files ---------------------------------------
 
-
-class NoGuard(NamedTuple):
+class NoGuard(NamedTuple):  # the names of the three guards are part of the format of model files
     """Nothing is known about the training data: every bonus is the norm."""
 
     def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
@@ -80,11 +70,8 @@ def compute_features(network: Any, rows: np.ndarray, dtype: str) -> Float[np.nda
     return map_rows(network.features, rows, dtype).reshape(len(rows), -1)
 
 
-# --- the estimator -------------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEstimator):
+class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.DecompositionEstimator):
     """Top-k singular functions of the dynamics, learnt from paired samples; bonuses from their norm.
 
     f reads states (or state-action rows, or anything else), g reads what followed. Training makes
@@ -114,10 +101,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         sigma_: (k, k), Σ over the training pairs; after `partial_fit`, the running mean of Σ̂.
         history_: dict of arrays `step`, `loss`, `trace`, `off_diagonal`, one entry per chunk of updates.
         n_iter_: updates so far.
-
-    Example:
-        >>> model = DeRex(k=2, encoder="tabular").fit(states, next_states)  # doctest: +SKIP
-        >>> model.transform(states).shape, model.bonus(states).shape  # doctest: +SKIP
     """
 
     encoder: Any = "mlp"
@@ -138,8 +121,8 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         rows, specs, state, key, rng = self._start(X, y, objective, int(self.batch_size) // 2)
         dtypes = specs.x.dtype, specs.y.dtype
         data = PairData(*rows, dtypes, int(self.batch_size), rng, key)
-        fit = Fit(self, objective, data, state, [])
-        run_updates([fit])
+        fit = fitting.Fit(self, objective, data, state, [])
+        fitting.run_updates([fit])
         state = fit.measure()
         self._specs, self._guards = specs, _remember_ids(specs, rows, objective.tied)
         self._publish(state, fit.history)
@@ -166,7 +149,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         guards = _remember_ids(specs, rows, objective.tied, before)
         items = tuple(to_device(side, spec.dtype)[None] for side, spec in zip(rows, specs, strict=True))
         rates = jnp.full(1, self._learning_rate(), jnp.float32)
-        state, metrics = train_chunk(objective, GivenRows(), state, items, rates)
+        state, metrics = fitting.train_chunk(objective, GivenRows(), state, items, rates)
         history.append(self._check_metrics(int(state.step), metrics))
         self._specs, self._guards = specs, guards
         self._publish(state, history)
@@ -218,7 +201,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         check.check_given(y, type(self).__name__)
         f, g = self.transform(X), self.transform_y(y)
         check.check_lengths(f, g)
-        return squared_correlation(f, g)
+        return fitting.squared_correlation(f, g)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()  # pyrefly: ignore[missing-attribute]
@@ -286,7 +269,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
 
     def _start(
         self, X: Any, y: Any, objective: Objective, half: int | None
-    ) -> tuple[Sides, Sides, FitState, PRNGKeyArray, np.random.Generator]:
+    ) -> tuple[Sides, Sides, fitting.FitState, PRNGKeyArray, np.random.Generator]:
         """Returns checked rows, their specifications, a new state, and the key and generator of the rest of a fit."""
         kinds, k = check.input_kinds(self.encoder), int(self.k)
         rows = self._check_pairs(X, y, kinds, reset=True)
@@ -296,7 +279,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         build, draws = jax.random.split(jax.random.key(seed))
         rng = np.random.default_rng(seed)
         networks = build_networks(self.encoder, build, specs, k, objective.tied, rows, rng)
-        return rows, specs, init_fit_state(networks, k), draws, rng
+        return rows, specs, fitting.init_fit_state(networks, k), draws, rng
 
     def _default_learning_rate(self) -> float:
         """Returns the smaller of the two encoders' defaults."""

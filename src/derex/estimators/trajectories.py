@@ -51,9 +51,8 @@ def outline(tree: Any) -> Any:
         return {type(tree).__name__: [outline(value) for value in tree]}
     if hasattr(tree, "shape"):
         return 0
-    raise TypeError(
-        f"X.observation: expected arrays in dicts (with names as keys), lists and tuples; got {type(tree).__name__}."
-    )
+    expected = "arrays in dicts (with names as keys), lists and tuples"
+    raise TypeError(f"X.observation: expected {expected}; got {type(tree).__name__}.")
 
 
 def _make_tree(outlined: Any) -> Any:
@@ -97,9 +96,8 @@ def check_trajectories(X: Any, name: str = "X", fitted: StreamSpec | None = None
         if flags.dtype != bool:
             raise TypeError(f"{field}: expected booleans, got {flags.dtype}. Convert: {field}.astype(bool).")
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
-        raise ValueError(
-            f"{starts} and {mask}: expected shape (streams, steps) for both; got {first.shape} and {valid.shape}."
-        )
+        came = f"{first.shape} and {valid.shape}"
+        raise ValueError(f"{starts} and {mask}: expected shape (streams, steps) for both; got {came}.")
     if not valid[:, 0].all() or (valid[:, 1:] & ~valid[:, :-1]).any():
         raise ValueError(f"{mask}: each stream has at least one step, and its padding comes last.")
     action = np.asarray(check.convert_rows(acted, X.previous_action))
@@ -119,10 +117,8 @@ def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
         some = action[taken]
         if some.size and not NO_ACTION <= some.min() <= some.max() < MAX_ACTIONS:
-            raise ValueError(
-                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {MAX_ACTIONS}, got "
-                f"{some.min()} to {some.max()}."
-            )
+            expected = f"numbers from 0 (none: {NO_ACTION}) to less than {MAX_ACTIONS}"
+            raise ValueError(f"{name}: expected {expected}, got {some.min()} to {some.max()}.")
         return np.where(taken, action.astype(np.int32), NO_ACTION)
     if action.dtype.kind != "f":
         raise TypeError(f"{name}: expected integers or floats, got {action.dtype}.")
@@ -164,7 +160,7 @@ def _check_observation(name: str, observation: Any, valid: Bool[np.ndarray, "B T
         raise ValueError(f"{name}.index: expected integers of shape {valid.shape}, got {came}.")
     if not 0 <= index[valid].min() <= index[valid].max() < len(arrays[0]):
         raise ValueError(
-            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1} (places in its values)."
+            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1}: its values' places."
         )
     return Indexed(values, np.where(valid, index, 0).astype(np.int32))
 
@@ -195,10 +191,8 @@ def _make_part_spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -
         return InputSpec(shape, 0, kind, dtype)
     least, largest = map(int, check.min_max(leaf))
     if least < 0 or largest >= MAX_ID_TABLE:
-        raise ValueError(
-            f"{name}: ids must run from 0 to less than {MAX_ID_TABLE}, got {least} to {largest}. "
-            "Renumber them, or pass numbers as floats."
-        )
+        expected = f"ids must run from 0 to less than {MAX_ID_TABLE}, got {least} to {largest}"
+        raise ValueError(f"{name}: {expected}. Renumber them, or pass numbers as floats.")
     if n_ids is not None and largest >= n_ids:
         raise ValueError(f"n_ids: got {n_ids}, but {name} has id {largest}.")
     return InputSpec(shape, largest + 1 if n_ids is None else n_ids, kind, dtype)
@@ -217,10 +211,8 @@ def _check_like_fitted(X: Trajectories, spec: StreamSpec, name: str) -> None:
         counts.append((f"{acted}: action", got.choices, spec.choices, "n_actions"))
     for what, now, then, parameter in counts:
         if now > then:
-            raise ValueError(
-                f"{what} {now - 1} is new to the model; training showed 0..{then - 1}. Fit on data that show it, or "
-                f"with {parameter}={now} or more."
-            )
+            fix = f"Fit on data that show it, or with {parameter}={now} or more."
+            raise ValueError(f"{what} {now - 1} is new to the model; training showed 0..{then - 1}. {fix}")
 
 
 def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> None:

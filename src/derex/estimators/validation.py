@@ -99,18 +99,18 @@ def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
 
 def input_kinds(encoder: Any) -> Sides:
     """Returns what the encoders of X and Y read; None (anything) for the user's own."""
-    return Sides(*map(_input_kind, both_sides("encoder", encoder)))
-
-
-def _input_kind(encoder: Any) -> InputKind | None:
-    if isinstance(encoder, str):
-        return ENCODERS[check_choice("encoder", encoder, ENCODERS)].inputs
-    if isinstance(encoder, eqx.Module) or callable(encoder):
-        return None
-    raise TypeError(
-        f"encoder: expected one of {', '.join(map(repr, ENCODERS))}, an Equinox module, a function "
-        f"(key, shape, k) -> module, or a pair of these; got {encoder!r}."
-    )
+    kinds: list[InputKind | None] = []
+    for side in both_sides("encoder", encoder):
+        if isinstance(side, str):
+            kinds.append(ENCODERS[check_choice("encoder", side, ENCODERS)].inputs)
+        elif isinstance(side, eqx.Module) or callable(side):
+            kinds.append(None)
+        else:
+            raise TypeError(
+                f"encoder: expected one of {', '.join(map(repr, ENCODERS))}, an Equinox module, a function "
+                f"(key, shape, k) -> module, or a pair of these; got {side!r}."
+            )
+    return Sides(*kinds)
 
 
 def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
@@ -119,10 +119,7 @@ def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
     described = f"of shape {example.shape} and type {example.dtype}"
     out = eval_network(name, network, example, described, "rows, without a batch axis")
     if getattr(out, "shape", None) != (k,) or not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(
-            f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
-            f"{getattr(out, 'dtype', '')}."
-        )
+        raise ValueError(f"{name}: the module must return k = {k} floats, shape ({k},); got {out}.")
 
 
 def eval_network(name: str, network: Any, example: Any, described: str, unit: str) -> Any:
@@ -130,9 +127,8 @@ def eval_network(name: str, network: Any, example: Any, described: str, unit: st
     try:
         out = eqx.filter_eval_shape(network, example)
     except Exception as error:
-        raise ValueError(
-            f"{name}: the module failed on one observation {described}: {error}. It is called on single {unit}."
-        ) from error
+        failed = f"{name}: the module failed on one observation {described}: {error}"
+        raise ValueError(f"{failed}. It is called on single {unit}.") from error
     if not any(jax.tree.leaves(trainable_mask(network))):
         raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
     return out
@@ -154,10 +150,8 @@ def convert_rows(name: str, rows: Any) -> Any:
         return np.asarray(rows).astype(np.float32)
     kind = getattr(dtype, "kind", "O")
     if kind in "USTO" and not scipy.sparse.issparse(rows) and _has_strings(rows):
-        raise ValueError(
-            f"{name}: strings are not supported. Encode them as integer ids: np.unique({name}, return_inverse=True)[1] "
-            "(DeRex reads ids with encoder='tabular')."
-        )
+        fix = f"np.unique({name}, return_inverse=True)[1] (DeRex reads ids with encoder='tabular')"
+        raise ValueError(f"{name}: strings are not supported. Encode them as integer ids: {fix}.")
     return rows
 
 
@@ -196,18 +190,16 @@ def _check_ids(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
+        fix = "For vectors use encoder='mlp', for images encoder='conv'."
         raise ValueError(
-            f"{name}: encoder='tabular' reads integer ids of shape (n,) or (n, 1), got shape {array.shape}. "
-            "For vectors use encoder='mlp', for images encoder='conv'."
+            f"{name}: encoder='tabular' reads integer ids of shape (n,), got {array.shape}. {fix}"
         )
     if array.dtype.kind == "f":
         check_finite(name, array)
         broken = np.flatnonzero(array != np.round(array))
         if len(broken):
-            raise ValueError(
-                f"{name}: encoder='tabular' reads integer ids, got {array[broken[0]]} in row {broken[0]}. For vectors "
-                "use encoder='mlp'."
-            )
+            came = f"{array[broken[0]]} in row {broken[0]}"
+            raise ValueError(f"{name}: encoder='tabular' reads integer ids, got {came}. For vectors: 'mlp'.")
     return array if array.dtype.kind in "iu" else array.astype(np.int64)
 
 
@@ -215,31 +207,24 @@ def _check_vectors(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise ValueError(
-            f"{name}: expected vectors of shape (n, features), got shape {array.shape}. "
-            "For images use encoder='conv', or flatten: X.reshape(len(X), -1)."
-        )
+        fix = f"For images use encoder='conv', or flatten: {name}.reshape(len({name}), -1)."
+        raise ValueError(f"{name}: expected vectors of shape (n, features), got shape {array.shape}. {fix}")
     return array
 
 
 def _check_images(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim != 4:
-        raise ValueError(
-            f"{name}: encoder='conv' reads images of shape (n, height, width, channels), got shape {array.shape}. "
-            "For grey images add a last axis: X[..., None]."
-        )
+        expected = "encoder='conv' reads images of shape (n, height, width, channels)"
+        raise ValueError(f"{name}: {expected}, got {array.shape}. For grey images: {name}[..., None].")
     return array
 
 
 def check_32_bits(name: str, array: np.ndarray) -> np.ndarray:
     """Checks that no integer is too large for 32 bits."""
-    if array.dtype.kind in "iu":
-        least, largest = min_max(array)
-        if least < -MAX_INTEGER or largest > MAX_INTEGER:
-            raise ValueError(
-                f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
-                f"floats: {name}.astype(np.float32)."
-            )
+    least, largest = min_max(array) if array.dtype.kind in "iu" else (0, 0)
+    if least < -MAX_INTEGER or largest > MAX_INTEGER:
+        came = f"integers are read in 32 bits, got values from {least} to {largest}"
+        raise ValueError(f"{name}: {came}. Rescale them, or pass floats: {name}.astype(np.float32).")
     return array
 
 
@@ -273,9 +258,7 @@ def check_finite(name: str, array: np.ndarray) -> None:
         counts = {"NaN": nan, "infinity or values too large for single precision": infinite}
         found = " and ".join(f"{what} ({n} of {array.size} values)" for what, n in counts.items() if n)
         place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
-        raise ValueError(
-            f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale such rows."
-        )
+        raise ValueError(f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale them.")
 
 
 def check_precision(name: str, array: np.ndarray) -> None:
@@ -294,20 +277,16 @@ def check_precision(name: str, array: np.ndarray) -> None:
 
 def check_given(y: Any, estimator: str) -> None:
     """Checks that there is a second array."""
-    if y is None:
-        raise ValueError(
-            f"This {estimator} estimator requires y to be passed, but the target y is None: row i of y is what "
-            "followed row i of X."
-        )
+    if y is None:  # in scikit-learn's words
+        what = f"This {estimator} estimator requires y to be passed, but the target y is None"
+        raise ValueError(f"{what}: row i of y is what followed row i of X.")
 
 
 def check_lengths(x: np.ndarray, y: np.ndarray) -> None:
     """Checks that X and Y have as many rows."""
     if len(x) != len(y):
-        raise ValueError(
-            f"X and Y: row i of Y is the successor of row i of X, so they need equal lengths; "
-            f"got {len(x)} and {len(y)}."
-        )
+        came = f"{len(x)} and {len(y)}"
+        raise ValueError(f"X and Y: row i of Y followed row i of X, so they need equal lengths; got {came}.")
 
 
 def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
@@ -322,9 +301,7 @@ def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
     for name, array in zip("XY", (x, y), strict=True):
         first = np.asarray(array[:1])
         if all(np.all(block == first) for block in iterate_blocks(array)):
-            raise ValueError(
-                f"{name}: every row is the same; a decomposition needs at least two that differ."
-            )
+            raise ValueError(f"{name}: every row is the same; a decomposition needs two that differ.")
 
 
 def check_k(k: int, half: int | None, rows: Sides, specs: Sides) -> None:
@@ -367,9 +344,8 @@ def make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: int
             f"np.unique({name}, return_inverse=True)[1]. If such a table is meant, set n_states={largest + 1}."
         )
     if declared is not None and largest >= declared:
-        raise ValueError(
-            f"{name}: ids run from 0 to n_states - 1 = {declared - 1}, got {largest}. Fit with n_states > {largest}."
-        )
+        expected = f"ids run from 0 to n_states - 1 = {declared - 1}"
+        raise ValueError(f"{name}: {expected}, got {largest}. Fit with n_states > {largest}.")
     return InputSpec((), largest + 1 if declared is None else int(declared), kind, dtype)
 
 
