@@ -55,6 +55,7 @@ BAD_DATA = {
     ),
     "ids of y out of range": ({"encoder": "tabular", "n_states": (9, 3)}, IDS, IDS, "Y: ids run .*Fit with n_states"),
     "huge ids": ({"encoder": "tabular"}, IDS + 2**40, IDS, r"X: ids up to .*np.unique\(X"),
+    "huge ids as floats": ({"encoder": "tabular"}, IDS * 1e30, IDS, "X: .*integer ids, got 1e.30 in row 1"),
     "sparse ids": ({"encoder": "tabular"}, IDS, IDS * 10**8, r"Y: .*table.*np.unique\(Y.*n_states=400000001"),
     "ids of rank 2": ({"encoder": "tabular"}, X, IDS, r"X: .*integer ids of shape \(n,\).*'mlp'"),
     "huge integers for own modules": ({"encoder": module()}, (X * 1e12).astype(np.int64), X, "X: .*32 bits.*astype"),

@@ -196,7 +196,7 @@ def _check_ids(name: str, array: np.ndarray) -> np.ndarray:
         )
     if array.dtype.kind == "f":
         check_finite(name, array)
-        broken = np.flatnonzero(array != np.round(array))
+        broken = np.flatnonzero((array != np.round(array)) | (np.abs(array) > MAX_INTEGER))
         if len(broken):
             came = f"{array[broken[0]]} in row {broken[0]}"
             raise ValueError(f"{name}: encoder='tabular' reads integer ids, got {came}. For vectors: 'mlp'.")
