@@ -333,7 +333,8 @@ def check_path(name: str, path: Any) -> Path:
         raise TypeError(f"{name}: expected the name of a file, got {path!r} of type {type(path).__name__}.")
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"{name}: {path} is a folder; name a file in it, as {path / 'model.npz'}.")
+        example = path / "model.npz"
+        raise IsADirectoryError(f"{name}: {path} is a folder; name a file in it, such as {example}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{name}: the folder {path.parent} does not exist. Create it first.")
     return path

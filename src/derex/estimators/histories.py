@@ -329,7 +329,7 @@ def fit_together(
         if single and not (name == "checkpoints" and values is None):
             came = type(values).__name__
             raise TypeError(
-                f"{name}: expected a list, one entry a fit, got {came}. For one: HistoryDeRex.fit."
+                f"{name}: expected a list with one for each fit, got {came}. See HistoryDeRex.fit."
             )
     models, trajectories = list(models), list(trajectories)
     if not models or len(models) != len(trajectories):
