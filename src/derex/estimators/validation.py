@@ -330,7 +330,7 @@ def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
     return "uint8" if dtype == np.uint8 else "float32"
 
 
-def make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: int | None) -> InputSpec:
+def make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: Any) -> InputSpec:
     """Makes the `InputSpec` of rows; a table has the declared size, or one past the largest id."""
     dtype = device_dtype(rows.dtype, kind)
     if kind != "ids":
