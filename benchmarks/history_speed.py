@@ -22,8 +22,9 @@ import numpy as np
 from derex.decomposition.objectives import make_objective
 from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.estimators import HistoryDeRex
+from derex.estimators.data import StreamData
 from derex.estimators.fitting import cosine_rates, init_fit_state, train_chunk
-from derex.estimators.streams import StreamData, build_history_networks
+from derex.estimators.networks import build_history_networks
 from derex.estimators.trajectories import check_trajectories, make_stream_spec
 from derex.networks import recurrent
 from derex.networks.histories import BoundedTests, make_future

@@ -8,7 +8,8 @@ import pytest
 
 from derex.decomposition.objectives import make_objective
 from derex.estimators.data import GivenRows
-from derex.estimators.fitting import Networks, init_fit_state, make_identity_side, train_chunk
+from derex.estimators.fitting import init_fit_state, train_chunk
+from derex.estimators.networks import Networks, make_identity_side
 from derex.networks import ENCODERS, InputSpec
 from derex.networks.layers import Fixed, trainable_mask
 

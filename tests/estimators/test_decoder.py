@@ -9,10 +9,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from derex import HistoryDeRex
-from derex.estimators import fit_together, streams
-from derex.estimators import streams as history_training
+from derex.estimators import data as sources
+from derex.estimators import fit_together, fitting
 from derex.estimators.decoder import belief_scores, fit_readout
-from derex.estimators.streams import fit_untrained, init_fits
+from derex.estimators.histories import fit_untrained, init_fits
 from derex.types import NO_ACTION, Trajectories
 
 N, M = 600, 3  # rows and classes
@@ -173,8 +173,9 @@ DATA = [walks(seed) for seed in SEEDS]
 
 
 def models(**options: Any) -> list[HistoryDeRex]:
-    few = {"width": 8, "tests": 2, "batch_size": 4, "steps": STEPS, "learning_rate": 0.03, "n_actions": 3}
-    return [HistoryDeRex(**{"k": 2, "random_state": seed} | few | options) for seed in SEEDS]
+    few: dict[str, Any] = {"k": 2, "width": 8, "tests": 2, "batch_size": 4, "learning_rate": 0.03}
+    few |= {"steps": STEPS, "n_actions": 3}
+    return [HistoryDeRex(**few | {"random_state": seed} | options) for seed in SEEDS]
 
 
 @pytest.fixture
@@ -184,8 +185,8 @@ def short_chunks(monkeypatch):
     In single precision Adam makes whole steps of rounding errors where gradients vanish (biases in front of a
     normalisation), and two programs for the same updates part.
     """
-    monkeypatch.setattr(streams, "CHUNK_STEPS", CHUNK)
-    monkeypatch.setattr(history_training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(sources, "STREAM_CHUNK_STEPS", CHUNK)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", -1.0)
     with jax.enable_x64(True):
         yield
 
@@ -210,7 +211,7 @@ def side_by_side():
     """Both models in one program, and what was seen of them on the way."""
     both, seen = models(), []
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
-        patch.setattr(streams, "CHUNK_STEPS", CHUNK)
+        patch.setattr(sources, "STREAM_CHUNK_STEPS", CHUNK)
         fit_together(both, DATA, watch=lambda *news: seen.append(news))
     return both, seen
 

@@ -11,9 +11,8 @@ import pytest
 
 from derex import HistoryDeRex, exact
 from derex.decomposition import scores
-from derex.estimators import histories
-from derex.estimators import streams as fitting
-from derex.estimators.streams import StreamData, encode_pairs
+from derex.estimators import histories, trajectories
+from derex.estimators.data import StreamData
 from derex.estimators.trajectories import check_trajectories, find_useful_streams
 from derex.networks.histories import count_steps_left, make_future
 from derex.types import NO_ACTION, Indexed, Trajectories
@@ -45,7 +44,14 @@ DATA = {
 
 def small(**options: Any) -> HistoryDeRex:
     """A model that is trained in a moment."""
-    few = {"k": 2, "width": 16, "tests": TESTS, "batch_size": B, "steps": 6, "learning_rate": 0.03}
+    few: dict[str, Any] = {
+        "k": 2,
+        "width": 16,
+        "tests": TESTS,
+        "batch_size": B,
+        "steps": 6,
+        "learning_rate": 0.03,
+    }
     return HistoryDeRex(**few | {"random_state": 0} | options)
 
 
@@ -126,7 +132,7 @@ def test_repeated_observations_may_be_stored_once(fitted, monkeypatch):
     np.testing.assert_allclose(model.transform(indexed), model.transform(X), atol=1e-5)
     np.testing.assert_allclose(model.bonus(indexed), model.bonus(X), rtol=1e-4)
     assert model.score(indexed) == pytest.approx(model.score(X), abs=1e-4)
-    monkeypatch.setattr(fitting, "deduplicate_together", lambda sets, most: sets)
+    monkeypatch.setattr(trajectories, "deduplicate_together", lambda sets, most: sets)
     # Slowly: Adam turns the rounding of gradients that should be zero into whole updates.
     plain, stored = (small(learning_rate=1e-4).fit(each) for each in (X, indexed))
     np.testing.assert_allclose(stored.sigma_, plain.sigma_, atol=2e-4)
@@ -135,7 +141,7 @@ def test_repeated_observations_may_be_stored_once(fitted, monkeypatch):
 
 def test_distinct_pictures_are_found_without_being_asked(fitted, monkeypatch):
     seen = []
-    monkeypatch.setattr(fitting, "StreamData", lambda X, *rest: seen.append(X) or StreamData(X, *rest))
+    monkeypatch.setattr(histories, "StreamData", lambda X, *rest: seen.append(X) or StreamData(X, *rest))
     model = small().fit(DATA["pictures"])
     assert isinstance(seen[0].observation, Indexed)
     assert len(seen[0].observation.values) == 6  # five frames, and the black one of the padding
@@ -203,7 +209,7 @@ def counted_pairs(model, X, tests=TESTS):
     future = make_future(tests, tied)
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     data = StreamData(X, find_useful_streams(X, future.needs, 2), future, B, seed)
-    return encode_pairs(data.source, data.sample(len(X.first)), model._state.networks)
+    return data.encode_sample(model._state.networks, len(X.first))
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -257,7 +263,7 @@ def test_the_same_seed_gives_the_same_result(fitted):
 
 
 def test_how_training_is_cut_into_chunks_does_not_matter(fitted, monkeypatch):
-    monkeypatch.setattr("derex.estimators.streams.CHUNK_STEPS", 2)
+    monkeypatch.setattr("derex.estimators.data.STREAM_CHUNK_STEPS", 2)
     X, seen = DATA["numbers"], []
     parts = small().fit(X, watch=lambda *entry: seen.append(entry))
     assert parts.history_["step"].tolist() == [2.0, 4.0, 6.0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex, HistoryDeRex
-from derex.estimators import streams as fitting
+from derex.estimators import fitting
 from derex.types import Trajectories
 
 B, T = 8, 9
@@ -40,7 +40,14 @@ def own(key, width):
 
 
 def small(**options: Any) -> HistoryDeRex:
-    few = {"k": 2, "width": 8, "tests": 3, "batch_size": 4, "steps": 2, "random_state": np.int64(3)}
+    few: dict[str, Any] = {
+        "k": 2,
+        "width": 8,
+        "tests": 3,
+        "batch_size": 4,
+        "steps": 2,
+        "random_state": np.int64(3),
+    }
     return HistoryDeRex(**few | options)
 
 
@@ -287,7 +294,7 @@ LONG = {"steps": 8}
 @pytest.fixture
 def chunks(monkeypatch):
     """Of two updates, each followed by a checkpoint."""
-    monkeypatch.setattr("derex.estimators.streams.CHUNK_STEPS", 2)
+    monkeypatch.setattr("derex.estimators.data.STREAM_CHUNK_STEPS", 2)
     monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", -1.0)
 
 
@@ -302,7 +309,7 @@ def interrupt(at):
 @pytest.fixture(scope="module")
 def uninterrupted():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("derex.estimators.streams.CHUNK_STEPS", 2)
+        patch.setattr("derex.estimators.data.STREAM_CHUNK_STEPS", 2)
         return small(**LONG).fit(X)
 
 
@@ -338,7 +345,9 @@ def test_a_fit_may_be_interrupted_again_and_again(chunks, uninterrupted, tmp_pat
 
 def test_other_chunks_after_an_interruption_lose_no_update(stopped, uninterrupted, monkeypatch):
     """As after an upgrade, or on a machine with more memory."""
-    monkeypatch.setattr("derex.estimators.streams.CHUNK_STEPS", 3)  # ends at 3, 6 and 8: the fit stopped at 4
+    monkeypatch.setattr(
+        "derex.estimators.data.STREAM_CHUNK_STEPS", 3
+    )  # ends at 3, 6 and 8: the fit stopped at 4
     model = small(**LONG).fit(X, checkpoint=stopped)
     assert model.n_iter_ == 8
     assert model.history_["step"].tolist() == [2.0, 4.0, 6.0, 8.0]

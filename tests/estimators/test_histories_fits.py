@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from derex import DeRex, HistoryDeRex
-from derex.estimators import fit_together
-from derex.estimators import streams as fitting
+from derex.estimators import fit_together, fitting, trajectories
 from derex.types import NO_ACTION, Indexed, Trajectories
 
 B, T = 6, 8
@@ -29,7 +28,7 @@ PARTS = Trajectories({"place": IDS, "numbers": NUMBERS}, VECTORS, FIRST, VALID)
 
 
 def small(**options: Any) -> HistoryDeRex:
-    few = {"k": 2, "width": 8, "tests": 2, "batch_size": 4, "steps": 4, "random_state": 0}
+    few: dict[str, Any] = {"k": 2, "width": 8, "tests": 2, "batch_size": 4, "steps": 4, "random_state": 0}
     return HistoryDeRex(**few | options)
 
 
@@ -65,7 +64,7 @@ def test_no_action_is_read_across_the_start_of_an_episode(fitted, name, data, le
 @pytest.fixture
 def chunks(monkeypatch):
     """Of two updates, each followed by a checkpoint."""
-    monkeypatch.setattr("derex.estimators.streams.CHUNK_STEPS", 2)
+    monkeypatch.setattr("derex.estimators.data.STREAM_CHUNK_STEPS", 2)
     monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", -1.0)
 
 
@@ -175,8 +174,8 @@ def rows(number, seed):
 
 @pytest.mark.parametrize("most", [4, 40], ids=["one deduplicated", "both deduplicated"])
 def test_sets_may_have_other_numbers_of_distinct_rows_and_actions(most, monkeypatch):
-    sets, stored = [rows(3, 0), rows(6, 1)], fitting.deduplicate_together
-    monkeypatch.setattr(fitting, "deduplicate_together", lambda sets, **_: stored(sets, most))
+    sets, stored = [rows(3, 0), rows(6, 1)], trajectories.deduplicate_together
+    monkeypatch.setattr(trajectories, "deduplicate_together", lambda sets, **_: stored(sets, most))
     both = two()
     fit_together(both, sets)
     assert [model._spec.choices for model in both] == [6, 6]

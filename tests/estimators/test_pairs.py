@@ -1,6 +1,7 @@
 """What the estimator promises about its inputs, outputs and seeds."""
 
 import sys
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +20,8 @@ def one_hot(ids, n=N):
 
 def small(**options):
     """A model that is trained in a moment; all of the same shape, so that they share what is compiled."""
-    return DeRex(**{"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0} | options)
+    few: dict[str, Any] = {"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0}
+    return DeRex(**few | options)
 
 
 # ------------------------------------------------------------------------------------- outputs

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import zipfile
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -44,7 +45,7 @@ DATA = {
     "pair": (IDS, Y),
     "laplacian": (X, X[::-1]),
 }
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "own": {"encoder": own},
     "pair": {"encoder": ("tabular", own), "n_states": (np.int64(9), None)},
     "laplacian": {"encoder": "linear", "objective": "laplacian"},
@@ -52,7 +53,13 @@ OPTIONS = {
 
 
 def fitted(name):
-    options = {"k": 2, "encoder": name, "steps": 2, "batch_size": 16, "random_state": np.int64(3)}
+    options: dict[str, Any] = {
+        "k": 2,
+        "encoder": name,
+        "steps": 2,
+        "batch_size": 16,
+        "random_state": np.int64(3),
+    }
     return DeRex(**options | OPTIONS.get(name, {})).fit(*DATA[name])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from derex import DeRex, exact
 from derex.decomposition import scores
-from derex.estimators.base import squared_correlation
+from derex.estimators.fitting import squared_correlation
 
 N = 8
 

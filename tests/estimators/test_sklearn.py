@@ -23,7 +23,8 @@ SKIPPED = {"check_array_api_input"}
 
 
 def small(**options):
-    return DeRex(**{"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0} | options)
+    few: dict[str, Any] = {"k": 2, "encoder": "linear", "steps": 20, "batch_size": 32, "random_state": 0}
+    return DeRex(**few | options)
 
 
 @pytest.mark.parametrize("encoder", ["linear", pytest.param("mlp", marks=pytest.mark.slow)])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from derex import exact
-from derex.estimators import streams
-from derex.estimators.streams import StreamData, encode_pairs, make_networks
+from derex.estimators import data as sources
+from derex.estimators.data import StreamData, trajectories_to_device
+from derex.estimators.networks import make_networks
 from derex.estimators.trajectories import (
     check_trajectories,
     compute_fingerprint,
     deduplicate,
     make_stream_spec,
-    trajectories_to_device,
 )
 from derex.networks.histories import BoundedTests, NextHistory, TestsToEnd, count_steps_left, read_backwards
 from derex.networks.recurrent import LSTM
@@ -88,9 +88,9 @@ def test_batches_are_even_and_chunks_bounded(monkeypatch):
     assert data_of(batch_size=5).batch_size == 4
     assert data_of().chunk == 100
     update = 4 * T * (3 * 4 + 4 + 1 + 1)  # bytes: numbers, action and two flags of each step
-    monkeypatch.setattr(streams, "CHUNK_BYTES", 7 * update + 1)
+    monkeypatch.setattr(sources, "STREAM_CHUNK_BYTES", 7 * update + 1)
     assert data_of().chunk == 7
-    monkeypatch.setattr(streams, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(sources, "STREAM_CHUNK_BYTES", 1)
     assert data_of().chunk == 1
 
 
@@ -142,7 +142,7 @@ def pairs_by_hand(networks, batch, future):
 def test_pairs_that_count(networks, name):
     data = data_of(future=FUTURES[name], batch_size=6)
     (batch,) = data.sample(6)
-    f, g = encode_pairs(data.source, [batch], networks)
+    f, g = data.encode_sample(networks, 6)
     assert len(f) == np.sum(LEFT[data.useful] >= FUTURES[name].needs)
     wanted_f, wanted_g = pairs_by_hand(networks, batch, FUTURES[name])
     np.testing.assert_allclose(f, wanted_f, atol=1e-6)
@@ -172,11 +172,7 @@ def test_repeated_observations_are_what_they_stand_for(networks):
     plain, stored = data_of(), data_of(indexed)
     same(stored.items(0, 2).phase, plain.items(0, 2).phase)
     assert stored.items(0, 2).trajectories.observation.shape == (2, 4, T)
-    for a, b in zip(
-        encode_pairs(plain.source, plain.sample(9), networks),
-        encode_pairs(stored.source, stored.sample(9), networks),
-        strict=True,
-    ):
+    for a, b in zip(plain.encode_sample(networks, 9), stored.encode_sample(networks, 9), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 

@@ -1,5 +1,7 @@
 """Bad input is refused with the argument's name and a way out, before any training starts."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,8 @@ def replaced(array, value, row=7):
 
 
 def model(**options):
-    return DeRex(**{"k": 2, "steps": 5, "batch_size": 16, "random_state": 0} | options)
+    few: dict[str, Any] = {"k": 2, "steps": 5, "batch_size": 16, "random_state": 0}
+    return DeRex(**few | options)
 
 
 class NoParameters(eqx.Module):
@@ -48,10 +51,11 @@ BAD_DATA = {
     "negative ids": ({"encoder": "tabular"}, IDS, replaced(IDS, -1), "Y: ids must be >= 0, got -1.*from 0"),
     "fractional ids": ({"encoder": "tabular"}, IDS + 0.5 * (IDS == 3), IDS, "X: .*got 3.5 in row 3.*'mlp'"),
     "ids out of range": (
-        {"encoder": "tabular", "n_states": 4}, IDS, IDS, "X: ids run from 0 to n_states - 1 = 3, got 4. Raise n_states",
+        {"encoder": "tabular", "n_states": 4}, IDS, IDS, "X: ids run from 0 to .* = 3, got 4. Fit with n_states > 4",
     ),
-    "ids of y out of range": ({"encoder": "tabular", "n_states": (9, 3)}, IDS, IDS, "Y: ids run .*Raise n_states"),
-    "huge ids": ({"encoder": "tabular"}, IDS + 2**40, IDS, r"X: ids must be below 2\*\*31.*np.unique\(X"),
+    "ids of y out of range": ({"encoder": "tabular", "n_states": (9, 3)}, IDS, IDS, "Y: ids run .*Fit with n_states"),
+    "huge ids": ({"encoder": "tabular"}, IDS + 2**40, IDS, r"X: ids up to .*np.unique\(X"),
+    "huge ids as floats": ({"encoder": "tabular"}, IDS * 1e30, IDS, "X: .*integer ids, got 1e.30 in row 1"),
     "sparse ids": ({"encoder": "tabular"}, IDS, IDS * 10**8, r"Y: .*table.*np.unique\(Y.*n_states=400000001"),
     "ids of rank 2": ({"encoder": "tabular"}, X, IDS, r"X: .*integer ids of shape \(n,\).*'mlp'"),
     "huge integers for own modules": ({"encoder": module()}, (X * 1e12).astype(np.int64), X, "X: .*32 bits.*astype"),
@@ -110,7 +114,6 @@ def no_training(monkeypatch):
     def trained(*_):
         raise AssertionError("training started")
 
-    monkeypatch.setattr("derex.estimators.pairs.train_chunk", trained)
     monkeypatch.setattr("derex.estimators.fitting.train_chunk", trained)
 
 
@@ -158,10 +161,10 @@ def fitted():
 READING = {
     "features": ("linear", X[:, :2], "X has 2 features, but DeRex is expecting 3 features as input"),
     "nan": ("linear", replaced(X, np.nan), "NaN"),
-    "id": ("tabular", np.array([6]), "X: ids run from 0 to 5, got 6. Fit with n_states > 6"),
+    "id": ("tabular", np.array([6]), "X: ids run from 0 to .* = 5, got 6. Fit with n_states > 6"),
     "negative": ("tabular", np.array([-1]), "X: ids must be >= 0"),
-    "image": ("conv", IMAGES[:, :3], r"X: expected rows of shape \(4, 4, 1\), as in fit; got \(3, 4, 1\)"),
-    "type": ("conv", IMAGES / 255, "X: the model was fitted on values of type uint8"),
+    "image": ("conv", IMAGES[:, :3], r"X: expected .* shape \(4, 4, 1\), as in fit; got \(3, 4, 1\)"),
+    "type": ("conv", IMAGES / 255, "X: expected values of type uint8, as in fit; got float32.*Convert"),
 }
 
 
@@ -187,7 +190,7 @@ def test_bad_batches_after_the_first(fitted):
         fitted["linear"].partial_fit(X[:, :2], Y)
     with pytest.raises(ValueError, match="Y has 3 features"):
         fitted["linear"].partial_fit(X, X)
-    with pytest.raises(ValueError, match="X: ids run from 0 to 5, got 7"):
+    with pytest.raises(ValueError, match=r"X: ids run from 0 .* got 7"):
         fitted["tabular"].partial_fit(replaced(IDS, 7), IDS)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from derex import cli
 from derex.envs import FOUR_ROOMS, GridWorld
-from derex.estimators import streams
+from derex.estimators import data as sources
+from derex.estimators import fitting
 from derex.progress import ProgressBar
 from derex.studies import pomdp as running
 from derex.studies.common import claim_folder, summarise_groups
@@ -234,8 +235,8 @@ def interrupted(study, label, update):
 
 def test_checkpoints_of_other_settings_are_not_in_the_way(toy, tmp_path, evaluated, monkeypatch):
     """An interrupted fit leaves its checkpoint; it is gone on from with the same options, and only with those."""
-    monkeypatch.setattr(streams, "CHUNK_STEPS", 1)
-    monkeypatch.setattr(streams, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(sources, "STREAM_CHUNK_STEPS", 1)
+    monkeypatch.setattr(fitting, "CHECKPOINT_SECONDS", -1.0)
     longer = replace(TOY, out=tmp_path, p=(0.0,), steps=4)  # two updates a case
     for resumed in (1, 2):
         interrupted(longer, "p = 0, k = 3", 2)

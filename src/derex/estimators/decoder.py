@@ -27,9 +27,12 @@ class LinearReadout(NamedTuple):
     weight: Float[Array, "k m"]
     bias: Float[Array, " m"]
 
+    @jax.jit
     def probabilities(self, features: Float[Any, "*batch k"]) -> Float[Array, "*batch m"]:
         """Computes Pr(class | features)."""
-        return _probabilities(self, jnp.asarray(features))
+        with jax.default_matmul_precision("highest"):
+            logits = (features - self.mean) / self.spread @ self.weight + self.bias
+        return jax.nn.softmax(logits)
 
 
 def fit_readout(
@@ -46,12 +49,10 @@ def fit_readout(
     x, y = jnp.asarray(features, jnp.float32), jnp.asarray(classes, jnp.int32)
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise ValueError(
-            f"features and classes: expected shapes (n, k) and (n,), got {tuple(x.shape)} and {tuple(y.shape)}."
+            f"features and classes: expected shapes (n, k) and (n,), got {x.shape} and {y.shape}."
         )
     if not 0 <= int(y.min()) <= int(y.max()) < m:
-        raise ValueError(
-            f"classes: expected numbers from 0 to {m - 1}, got {int(y.min())} to {int(y.max())}."
-        )
+        raise ValueError(f"classes: expected numbers from 0 to {m - 1}, got {y.min()} to {y.max()}.")
     return _fit(x, y, m=m, iterations=iterations)
 
 
@@ -80,13 +81,6 @@ def _fit(x: Float[Array, "n k"], y: Int[Array, " n"], *, m: int, iterations: int
 
     (layer, _), _ = jax.lax.scan(step, (start, solver.init(start)), None, length=iterations)
     return LinearReadout(mean, spread, *layer)
-
-
-@jax.jit
-def _probabilities(readout: LinearReadout, features: Array) -> Array:
-    with jax.default_matmul_precision("highest"):
-        logits = (features - readout.mean) / readout.spread @ readout.weight + readout.bias
-    return jax.nn.softmax(logits)
 
 
 def belief_scores(

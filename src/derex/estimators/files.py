@@ -21,9 +21,9 @@ import numpy as np
 from derex._version import __version__
 from derex.decomposition.bonus import Support
 from derex.estimators import validation as check
-from derex.estimators.base import FeatureSpan, Guard, NoGuard, SeenIds
-from derex.estimators.fitting import FitState, Networks, build_network, init_fit_state, make_identity_side
-from derex.estimators.streams import check_encoder, make_networks
+from derex.estimators.fitting import init_fit_state
+from derex.estimators.networks import Networks, build_network, make_identity_side, make_networks
+from derex.estimators.pairs import FeatureSpan, Guard, NoGuard, SeenIds
 from derex.estimators.trajectories import StreamSpec
 from derex.estimators.validation import Sides
 from derex.networks import InputSpec
@@ -37,17 +37,6 @@ HISTORY_COLUMNS = 4
 MAY_CHANGE = {"encoder", "verbose", "weighted_bonus", "sigma_floor", "random_state"}
 
 
-class ModelFormat(NamedTuple):
-    """The name of an estimator's format and the keys of its header, beside those that all have."""
-
-    name: str
-    keys: frozenset[str]
-
-
-PAIRS = ModelFormat("derex-model", frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"}))
-HISTORIES = ModelFormat("derex-history-model", frozenset({"spec", "tied", "fingerprint"}))
-
-
 class DamagedModelError(ValueError):
     """A model file that is truncated, changed or not a model file."""
 
@@ -56,14 +45,10 @@ class DamagedModelError(ValueError):
         self.what = what
 
 
-# --- archives ------------------------------------------------------------------------------------------------------
-
-
 def write_archive(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Writes to a temporary file, then renames it: readers see all of the new file or the old one."""
-    text = json.dumps(
-        header | {"arrays": sorted(arrays)}, default=lambda value: value.item()
-    )  # NumPy scalars
+    header = header | {"arrays": sorted(arrays)}
+    text = json.dumps(header, default=lambda value: value.item())  # NumPy scalars
     members = {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path: the folder {path.parent} does not exist. Create it first.")
@@ -80,7 +65,7 @@ def write_archive(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarr
         raise
 
 
-def read_archive(path: Path, form: ModelFormat) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_archive(path: Path, form: "ModelFormat") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Reads header and arrays of a file of that format, at most of our version; verifies every checksum."""
     with path.open("rb") as file:
         try:
@@ -94,18 +79,15 @@ def read_archive(path: Path, form: ModelFormat) -> tuple[dict[str, Any], dict[st
             header = json.loads(arrays.pop(HEADER).tobytes())
             if header["format"] != form.name:
                 raise ValueError(f"its format is {header['format']!r}, expected {form.name!r}")
-            if header["version"] <= VERSION and not (
-                header.keys() >= form.keys | {"arrays", "parameters"} and header["arrays"] == sorted(arrays)
-            ):
+            complete = header.keys() >= form.keys | {"arrays", "parameters"}
+            if header["version"] <= VERSION and not (complete and header["arrays"] == sorted(arrays)):
                 raise ValueError("its contents are not those of a model")
         except Exception as error:  # a damaged archive can fail in any way
-            raise DamagedModelError(
-                f"{path} is not a derex model, or it is damaged ({type(error).__name__}: {error})."
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise DamagedModelError(f"{path} is not a derex model, or it is damaged ({what}).") from error
     if header["version"] > VERSION:
-        raise ValueError(
-            f"{path} has format version {header['version']}; this derex reads up to {VERSION}. Upgrade derex."
-        )
+        newer = f"format version {header['version']}; this derex reads up to {VERSION}"
+        raise ValueError(f"{path} has {newer}. Upgrade derex.")
     return header, arrays
 
 
@@ -133,10 +115,8 @@ def fill_arrays(skeleton: Any, prefix: str, arrays: dict[str, np.ndarray], path:
         first = f"(first difference: {wrong[0].removeprefix(prefix)})"
         if not own:
             raise DamagedModelError(f"{path} is damaged: its arrays do not fit its header {first}.")
-        raise ValueError(
-            f"{path}: its parameters do not fit the encoder {first}. Pass the module it was trained with: "
-            "load(path, encoder=...)."
-        )
+        fix = "Pass the module it was trained with: load(path, encoder=...)."
+        raise ValueError(f"{path}: its parameters do not fit the encoder {first}. {fix}")
 
     def fill(place: Any, leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
@@ -146,49 +126,29 @@ def fill_arrays(skeleton: Any, prefix: str, arrays: dict[str, np.ndarray], path:
     return jax.tree_util.tree_map_with_path(fill, skeleton)
 
 
-# --- models of both estimators -------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------------------------
 
 
-def _save(
-    model: Any, path: Any, form: ModelFormat, header: dict[str, Any], arrays: dict[str, np.ndarray]
-) -> None:
-    """Writes the parameters and the state of a fitted model with what its estimator adds."""
+def save_model(model: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a fitted estimator, all of it or nothing."""
     parameters = model.get_params(deep=False)
     parameters |= model._trained_as  # what `set_params` changed since then is not in the arrays
     encoder = parameters["encoder"]
-    names = [side if isinstance(side, str) else OWN for side in check.encoder_sides(encoder)]
+    names = [side if isinstance(side, str) else OWN for side in check.both_sides("encoder", encoder)]
     parameters["encoder"] = names if isinstance(encoder, tuple | list) else names[0]
     if not isinstance(parameters["random_state"], int | np.integer | None):
         parameters["random_state"] = None  # a generator: its state is not the model's
-    common = {"format": form.name, "version": VERSION, "derex": __version__, "parameters": parameters}
-    history = {"history": np.asarray(model._history, np.float64)}
-    write_archive(Path(path), common | header, make_storable(model._state, "state/") | arrays | history)
+    header = {"format": model.file_format, "version": VERSION, "derex": __version__, "parameters": parameters}
+    arrays = make_storable(model._state, "state/") | {"history": np.asarray(model._history, np.float64)}
+    more_header, more_arrays = FORMATS[model.file_format].describe(model)
+    write_archive(Path(path), header | more_header, arrays | more_arrays)
 
 
-class StoredModel(NamedTuple):
-    """What a file says about a model, checked."""
-
-    model: Any  # not fitted yet
-    state: FitState
-    history: list[tuple[float, ...]]
-    header: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-    skeleton: FitState
-    own: bool  # whether the user's own modules are part of it
-
-
-def _load(
-    cls: Any,
-    path: Any,
-    form: ModelFormat,
-    encoder: Any,
-    plan: Callable[[Any, dict[str, Any]], Callable[[], FitState]],
-) -> StoredModel:
-    """Reads the parameters and the state of a model; `encoder` stands in for own modules, which files do not hold.
-
-    Args:
-        plan: checks the header; returns a function that makes a state of the right structure, whatever its values.
-    """
+def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
+    """Reads a model of class `cls`; `encoder` stands in for own modules, which files do not hold."""
+    if encoder is not None:
+        cls(encoder=encoder)._check_encoder()
+    form = FORMATS[cls.file_format]
     header, arrays = read_archive(Path(path), form)
     try:
         parameters = {
@@ -203,25 +163,20 @@ def _load(
         raise ValueError(f"{path}: unknown parameters {sorted(unknown)}; it was written by a newer derex.")
     own = OWN in (stored if isinstance(stored, tuple) else [stored])
     if own and encoder is None:
-        raise ValueError(
-            f"encoder: {path} was trained with its own module, which a file does not hold. Pass the same kind of "
-            f"module: {cls.__name__}.load(path, encoder=...)."
-        )
+        fix = f"Pass the same kind of module: {cls.__name__}.load(path, encoder=...)."
+        raise ValueError(f"encoder: {path} was trained with its own module, which is not in it. {fix}")
     if encoder is not None and not own:
         raise ValueError(f"encoder: {path} holds its own encoder, {stored!r}; load it without `encoder`.")
-    if own:
-        parameters["encoder"] = encoder
     try:
-        model = cls(**parameters)
-        model._check_parameters()
-        history = arrays["history"]
+        model = cls(**parameters | ({"encoder": encoder} if own else {}))
+        tied, history = model._check_parameters().tied, arrays["history"]
         if history.size and history.shape[1:] != (HISTORY_COLUMNS,):
             raise ValueError(f"its history has shape {history.shape}")
-        make_state = plan(model, header)
+        build = form.restore(model, header, tied)
     except Exception as error:
         raise _damaged(path, error) from error
     try:
-        skeleton = eqx.filter_eval_shape(make_state)
+        skeleton = eqx.filter_eval_shape(lambda: init_fit_state(build(), int(model.k)))
     except Exception as error:
         if own:  # the user's encoder is at fault
             raise
@@ -230,16 +185,20 @@ def _load(
     for name, value in name_arrays(state):
         if jnp.issubdtype(value.dtype, jnp.floating) and jnp.isnan(value).any():
             raise DamagedModelError(f"{path} is damaged: {name} contains NaN.")
-    return StoredModel(model, state, [tuple(row) for row in history.tolist()], header, arrays, skeleton, own)
+    if form is PAIRS:
+        networks = skeleton.networks.f.network, skeleton.networks.g_or_f.network
+        sides = zip(header["guards"], "xy", networks, strict=True)
+        model._guards = Sides(*(_read_guard(*side, arrays, path, own) for side in sides))
+    model._publish(state, [tuple(row) for row in history.tolist()])
+    return model
 
 
 def _damaged(path: Any, error: Exception) -> DamagedModelError:
-    return DamagedModelError(
-        f"{path} is damaged: its header does not describe a model ({type(error).__name__}: {error})."
-    )
+    what = f"{type(error).__name__}: {error}"
+    return DamagedModelError(f"{path} is damaged: its header does not describe a model ({what}).")
 
 
-def _make_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec:
+def _read_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec:
     if kind is not None:
         check.check_choice("kind", kind, get_args(InputKind))
     shape = tuple(check.check_integer("shape", size, 1) for size in shape)
@@ -247,11 +206,21 @@ def _make_input_spec(shape: Any, n_ids: Any, kind: Any, dtype: Any) -> InputSpec
     return InputSpec(shape, n_ids, kind, np.dtype(dtype).name)
 
 
-# --- models of pairs -----------------------------------------------------------------------------------------------
+# --- what is particular to an estimator ----------------------------------------------------------------------------
 
 
-def save_pairs(model: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a fitted `DeRex`, all of it or nothing."""
+class ModelFormat(NamedTuple):
+    """How an estimator is stored, beside what all estimators have in common."""
+
+    name: str
+    keys: frozenset[str]  # of the header
+    describe: Callable[[Any], tuple[dict[str, Any], dict[str, np.ndarray]]]
+    """model -> its header and arrays"""
+    restore: Callable[[Any, dict[str, Any], bool], Callable[[], Any]]
+    """(model, header, tied): checks and sets what the header says; returns a function that builds its networks"""
+
+
+def _describe_pairs(model: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays = {}
     for side, guard in model._guards._asdict().items():
         prefix = f"guard/{side}/"
@@ -267,99 +236,69 @@ def save_pairs(model: Any, path: str | os.PathLike[str]) -> None:
         "feature_names_in_": list(getattr(model, "feature_names_in_", [])),
         "guards": [type(guard).__name__ for guard in model._guards],
     }
-    _save(model, path, PAIRS, header, arrays)
+    return header, arrays
 
 
-def load_pairs(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
-    """Reads a model of class `cls`, a `DeRex`."""
-    stored = _load(cls, path, PAIRS, encoder, _plan_pairs)
-    networks = stored.skeleton.networks
-    sides = zip(stored.header["guards"], "xy", (networks.f.network, networks.g_or_f.network), strict=True)
-    guards = Sides(*(_load_guard(*each, stored, path) for each in sides))
-    model, names = stored.model, stored.header["feature_names_in_"]
-    model._publish(_make_specs(stored.header), stored.state, stored.history, guards)
-    if stored.header["n_features_in_"] is not None:
-        model.n_features_in_ = stored.header["n_features_in_"]
-    if names:
-        model.feature_names_in_ = np.asarray(names, object)
-    return model
+def _restore_pairs(model: Any, header: dict[str, Any], tied: bool) -> Callable[[], Any]:
+    model._specs = specs = Sides(*(_read_input_spec(**spec) for spec in header["specs"]))
+    if header["n_features_in_"] is not None:
+        model.n_features_in_ = header["n_features_in_"]
+    if header["feature_names_in_"]:
+        model.feature_names_in_ = np.asarray(header["feature_names_in_"], object)
+    encoders, k = check.both_sides("encoder", model.encoder), int(model.k)
+
+    def build() -> Networks:
+        f, g = (
+            make_identity_side(build_network(encoder, jax.random.key(0), spec, k), k)
+            for encoder, spec in zip(encoders, specs, strict=True)
+        )
+        return Networks(f, None if tied else g)
+
+    return build
 
 
-def _make_specs(header: dict[str, Any]) -> Sides:
-    x, y = (_make_input_spec(**spec) for spec in header["specs"])
-    return Sides(x, y)
-
-
-def _plan_pairs(model: Any, header: dict[str, Any]) -> Callable[[], FitState]:
-    specs, k, tied = _make_specs(header), int(model.k), model._check_parameters().tied
-
-    def make() -> FitState:
-        sides = [
-            make_identity_side(build_network(side, jax.random.key(0), spec, k), k)
-            for side, spec in zip(check.encoder_sides(model.encoder), specs, strict=True)
-        ]
-        return init_fit_state(Networks(sides[0], None if tied else sides[1]), k)
-
-    return make
-
-
-def _load_guard(name: str, side: str, network: Any, stored: StoredModel, path: Any) -> Guard:
-    prefix, arrays = f"guard/{side}/", stored.arrays
+def _read_guard(
+    name: str, side: str, network: Any, arrays: dict[str, np.ndarray], path: Any, own: bool
+) -> Guard:
+    prefix = f"guard/{side}/"
     if name == "SeenIds":
         return SeenIds(arrays[f"{prefix}seen"])
     if name != "FeatureSpan":
         return NoGuard()
     support = Support(*(arrays[f"{prefix}support/{field}"] for field in Support._fields))
-    network = fill_arrays(network, f"{prefix}network/", arrays, path, stored.own)
+    network = fill_arrays(network, f"{prefix}network/", arrays, path, own)
     return FeatureSpan(support, arrays[f"{prefix}typical"], network)
 
 
-# --- models of histories -------------------------------------------------------------------------------------------
-
-
-def save_histories(model: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a fitted `HistoryDeRex`, all of it or nothing."""
+def _describe_histories(model: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     header = {
         "spec": model._spec._asdict() | {"parts": [part._asdict() for part in model._spec.parts]},
         "tied": model._state.networks.reverse is None,
         "fingerprint": model._fingerprint,
         "seed": model._seed,  # as drawn: an interrupted fit resumes with it, whatever random_state was
     }
-    _save(model, path, HISTORIES, header, {})
+    return header, {}
 
 
-def load_histories(cls: type, path: str | os.PathLike[str], encoder: Any) -> Any:
-    """Reads a model of class `cls`, a `HistoryDeRex`."""
-    if encoder is not None:
-        check_encoder(encoder)
-    stored = _load(cls, path, HISTORIES, encoder, _plan_histories)
-    header = stored.header
-    spec = _make_stream_spec(header["spec"])
-    stored.model._publish(spec, stored.state, stored.history, header["fingerprint"], header.get("seed"))
-    return stored.model
-
-
-def _make_stream_spec(values: dict[str, Any]) -> StreamSpec:
-    parts = tuple(_make_input_spec(**part) for part in values["parts"])
+def _restore_histories(model: Any, header: dict[str, Any], tied: bool) -> Callable[[], Any]:
+    values, tied = header["spec"], check.check_flag("tied", header["tied"])
+    parts = tuple(_read_input_spec(**part) for part in values["parts"])
     choices = check.check_integer("choices", values["choices"], 1)
-    spec = StreamSpec(**(values | {"parts": parts, "choices": choices}))
+    model._spec = spec = StreamSpec(**(values | {"parts": parts, "choices": choices}))
     spec.observation(list(range(len(parts))))  # as many as the outline says
     check.check_choice("actions", spec.actions, ("ids", "vectors"))
-    return spec
+    model._fingerprint = check.check_integer("fingerprint", header["fingerprint"], 0)
+    seed = header.get("seed")
+    model._seed = None if seed is None else check.check_integer("seed", seed, 0)
+    sizes = int(model.width), int(model.k)
+    return lambda: make_networks(model.encoder, spec, *sizes, tied, model.test_actions, jax.random.key(0))
 
 
-def _plan_histories(model: Any, header: dict[str, Any]) -> Callable[[], FitState]:
-    spec, tied = _make_stream_spec(header["spec"]), check.check_flag("tied", header["tied"])
-    check.check_integer("fingerprint", header["fingerprint"], 0)
-    if header.get("seed") is not None:
-        check.check_integer("seed", header["seed"], 0)
-    width, k, actions = int(model.width), int(model.k), model.test_actions
-
-    def make() -> FitState:
-        networks = make_networks(model.encoder, spec, width, k, tied, actions, jax.random.key(0))
-        return init_fit_state(networks, k)
-
-    return make
+PAIR_KEYS = frozenset({"specs", "n_features_in_", "feature_names_in_", "guards"})
+HISTORY_KEYS = frozenset({"spec", "tied", "fingerprint"})
+PAIRS = ModelFormat("derex-model", PAIR_KEYS, _describe_pairs, _restore_pairs)
+HISTORIES = ModelFormat("derex-history-model", HISTORY_KEYS, _describe_histories, _restore_histories)
+FORMATS = {form.name: form for form in (PAIRS, HISTORIES)}
 
 
 def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
@@ -367,22 +306,25 @@ def load_checkpoint(model: Any, path: Any, fingerprint: int, name: str) -> Any:
     if not check_path(name, path).exists():
         return None
     try:
-        before = load_histories(type(model), path, None if isinstance(model.encoder, str) else model.encoder)
+        before = load_model(type(model), path, None if isinstance(model.encoder, str) else model.encoder)
     except DamagedModelError as error:
         raise ValueError(f"{name}: {error.what} If it is a checkpoint, remove it to start again.") from error
     except ValueError as error:
-        raise ValueError(
-            f"{name}: cannot resume from {path}: {error} Remove it to start again, or choose another file."
-        ) from error
-    mine, its = (m.get_params() for m in (model, before))
-    compared = set(mine) - MAY_CHANGE
-    if isinstance(model.random_state, int | np.integer):  # else any seed will do
-        compared.add("random_state")
-    different = sorted(each for each in compared if mine[each] != its[each])
+        fix = "Remove it to start again, or choose another file."
+        raise ValueError(f"{name}: cannot resume from {path}: {error} {fix}") from error
+    seeded = isinstance(model.random_state, int | np.integer)  # else any seed will do
+    ignored = MAY_CHANGE - {"random_state"} if seeded else MAY_CHANGE
+    different = sorted(find_differences(model, before) - ignored)
     if different or before._fingerprint != fingerprint:
         what = f"parameters {different}" if different else "data"
         raise ValueError(f"{name}: {path} is of a fit with other {what}. Remove the file, or choose another.")
     return before
+
+
+def find_differences(model: Any, other: Any) -> set[str]:
+    """Finds the parameters in which two estimators of one class differ."""
+    mine, its = model.get_params(), other.get_params()
+    return {name for name in mine if mine[name] is not its[name] and mine[name] != its[name]}
 
 
 def check_path(name: str, path: Any) -> Path:
@@ -391,9 +333,8 @@ def check_path(name: str, path: Any) -> Path:
         raise TypeError(f"{name}: expected the name of a file, got {path!r} of type {type(path).__name__}.")
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(
-            f"{name}: {path} is a folder; name a file in it, such as {path / 'model.npz'}."
-        )
+        example = path / "model.npz"
+        raise IsADirectoryError(f"{name}: {path} is a folder; name a file in it, such as {example}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{name}: the folder {path.parent} does not exist. Create it first.")
     return path

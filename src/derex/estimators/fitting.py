@@ -1,18 +1,23 @@
-"""The optimiser loop of both estimators: networks with scaled outputs, the state of a fit, its jitted step.
+"""From data to a fitted model, for both estimators: the optimiser loop, the final statistics, features and bonuses.
 
 Fits of one shape are trained side by side in one program: it is compiled once, and small scans over time, which leave
 most of an accelerator idle, cost little more than one.
+
+Running statistics lag behind networks that still move. At the end of a fit they are replaced by those of the final
+networks, so that `transform` is standardised on the training data whatever the number of updates.
 
 Shapes: n rows, k features.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,140 +25,35 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
-from derex.decomposition.objectives import Objective
-from derex.decomposition.statistics import (
-    EPSILON,
-    Moments,
-    RunningStatistics,
-    init_statistics,
-    read_statistics,
-    update_statistics,
-)
+from derex.decomposition import statistics
+from derex.decomposition.bonus import SIGMA_FLOOR, compute_bonus
+from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
 from derex.estimators import validation as check
-from derex.estimators.data import Source, map_rows, sample_indices
-from derex.estimators.validation import Sides
-from derex.networks import ENCODERS, InputSpec
-from derex.networks.layers import Fixed, trainable_mask
+from derex.estimators.data import Source, map_rows
+from derex.estimators.networks import Side, standardise_side
+from derex.networks.layers import trainable_mask
 from derex.networks.optimisation import init_optimiser, run_gradient_steps
 from derex.progress import ProgressBar
 
+Estimator = TypeVar("Estimator")
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal
 
+CHECKPOINT_SECONDS = 60.0
+LEARNING_RATE = 1e-3  # peak, where none is given
 CLIP = 1.0  # global gradient norm
-MIN_VARIANCE = 1e-12
-CALIBRATION_ROWS = 4096  # that set the initial scales
-
-
-# --- networks ------------------------------------------------------------------------------------------------------
-
-
-class Side(eqx.Module):
-    """One of the two networks, followed by a fixed affine map.
-
-    The map is set once, before training, so that training starts from outputs of mean 0 and variance 1 whatever the
-    network's initialisation.
-    """
-
-    network: Any  # an eqx.Module: one observation -> (k,)
-    mean: Fixed
-    spread: Fixed
-
-    def __call__(self, x: Array) -> Float[Array, " k"]:
-        return (self.network(x) - self.mean.value) / self.spread.value
-
-
-def make_identity_side(network: Any, k: int) -> Side:
-    """Makes a side with the network's outputs as they are."""
-    return Side(network, Fixed(jnp.zeros(k)), Fixed(jnp.ones(k)))
-
-
-def calibrate_side(network: Any, outputs: Float[np.ndarray, "n k"], deviation: float = 1.0) -> Side:
-    """Makes a side whose outputs have mean 0 and that deviation on the rows where the network gave `outputs`."""
-    variance = outputs.var(axis=0, dtype=np.float64)
-    # An output that does not vary yet (a dead unit) keeps its scale rather than being blown up.
-    spread = np.sqrt(np.where(variance > MIN_VARIANCE, variance, 1.0))
-    return _make_side(network, outputs.mean(axis=0, dtype=np.float64), spread / deviation)
-
-
-def standardise_side(side: Side, moments: Moments) -> Side:
-    """Makes x -> standardise(side(x), moments), again as one network and one affine map."""
-    mean, spread = (np.asarray(fixed.value, np.float64) for fixed in (side.mean, side.spread))
-    deviation = np.sqrt(np.asarray(moments.variance, np.float64) + EPSILON)
-    return _make_side(side.network, mean + spread * np.asarray(moments.mean), spread * deviation)
-
-
-def _make_side(network: Any, mean: np.ndarray, spread: np.ndarray) -> Side:
-    dtype = jnp.zeros(()).dtype
-    return Side(network, Fixed(jnp.asarray(mean, dtype)), Fixed(jnp.asarray(spread, dtype)))
-
-
-class Networks(eqx.Module):
-    """f and g of pairs; a tied objective has g = f and stores it once."""
-
-    f: Side
-    g: Side | None
-
-    @property
-    def g_or_f(self) -> Side:
-        return self.f if self.g is None else self.g
-
-
-def build_network(encoder: Any, key: PRNGKeyArray, spec: InputSpec, k: int) -> eqx.Module:
-    """Builds an untrained network: a named encoder, the user's module, or the module made by the user's function."""
-    if isinstance(encoder, str):
-        return ENCODERS[encoder].build(key, spec, k)
-    return call_encoder(encoder, "key, shape, k", key, spec.shape, k)
-
-
-def call_encoder(encoder: Any, signature: str, *arguments: Any) -> eqx.Module:
-    """Returns the user's module, or the module that the user's function returns for these arguments."""
-    if isinstance(encoder, eqx.Module):
-        return encoder
-    try:
-        network = encoder(*arguments)
-    except TypeError as error:
-        raise TypeError(
-            f"encoder: a function is called as encoder({signature}) and failed: {error}."
-        ) from error
-    if not isinstance(network, eqx.Module):
-        raise TypeError(f"encoder: the function must return an Equinox module, got {network!r}.")
-    return network
-
-
-def build_networks(
-    encoder: Any,
-    key: PRNGKeyArray,
-    specs: Sides,
-    k: int,
-    objective: Objective,
-    rows: Sides,
-    rng: np.random.Generator,
-) -> Networks:
-    """Builds f and g for pairs; input scales and output scales are set from the training rows."""
-    sample = sample_indices(rng, len(rows.x), CALIBRATION_ROWS)
-    encoders, keys = check.encoder_sides(encoder), jax.random.split(key)
-    sides: list[Side] = []
-    for i in range(1 if objective.tied else 2):
-        network = build_network(encoders[i], keys[i], specs[i], k)
-        check.check_network(f"encoder (for {'XY'[i]})", network, specs[i], k)
-        if hasattr(network, "prepared"):
-            network = network.prepared(rows[i])
-        outputs = map_rows(make_identity_side(network, k), rows[i], specs[i].dtype, sample)
-        sides.append(calibrate_side(network, outputs))
-    return Networks(sides[0], sides[1] if len(sides) == 2 else None)
-
-
-# --- the training step ---------------------------------------------------------------------------------------------
+MIN_DIRECTION = 1e-6  # relative to the largest: smaller singular values are rounding
 
 
 class FitState(NamedTuple):
     """Everything that training changes. Its field names are part of the format of model files."""
 
-    networks: Any  # an eqx.Module: `Networks` of pairs, or `HistoryNetworks`
+    networks: Any  # an eqx.Module with `f` and `g`: `Networks` of pairs, or `HistoryNetworks`
     optimiser: optax.OptState
-    running: RunningStatistics
+    running: statistics.RunningStatistics
     step: Array
 
 
@@ -178,7 +78,7 @@ def make_optimiser() -> optax.GradientTransformation:
 def init_fit_state(networks: eqx.Module, k: int) -> FitState:
     """Makes the state before the first step."""
     optimiser_state = init_optimiser(make_optimiser(), networks)
-    return FitState(networks, optimiser_state, init_statistics(k), jnp.zeros((), jnp.int32))
+    return FitState(networks, optimiser_state, statistics.init_statistics(k), jnp.zeros((), jnp.int32))
 
 
 @eqx.filter_jit
@@ -198,19 +98,16 @@ def train_chunk(
         state.optimiser,
         items,
         carry=state.running,
-        update_carry=update_statistics,
+        update_carry=statistics.update_statistics,
         rates=rates,
     )
     params = eqx.filter(networks, trainable_mask(networks))
-    sigma = read_statistics(running).sigma
+    sigma = statistics.read_statistics(running).sigma
     off = sigma - jnp.diag(jnp.diag(sigma))
     numbers = jnp.mean(losses), jnp.trace(sigma), jnp.max(jnp.abs(off))
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((numbers, params))]
     state = FitState(networks, optimiser_state, running, state.step + len(rates))
     return state, FitMetrics(*numbers, jnp.all(jnp.stack(finite)))
-
-
-# --- the loop ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -219,32 +116,37 @@ class Fit:
 
     model: Any  # a DecompositionEstimator
     objective: Objective
-    data: Any  # PairData or StreamData: `source`, `chunk` and `items(start, steps)`
+    data: Any  # PairData or StreamData: `source`, `chunk`, `items(start, steps)`, `encode_sample(networks)`
     state: FitState
     history: list[tuple[float, ...]]
 
+    def measure(self) -> FitState:
+        """Returns the state with the statistics of its networks on the training data."""
+        return self.state._replace(running=compute_statistics(*self.data.encode_sample(self.state.networks)))
+
 
 def run_updates(
-    fits: Sequence[Fit], watch: Watch | None = None, save: Callable[[], None] | None = None
+    fits: Sequence[Fit], watch: Watch | None = None, save: Callable[[Any], None] | None = None
 ) -> None:
     """Runs the remaining updates of fits that one program can train, a chunk at a time.
 
     Args:
         fits: changed in place. All have done as many updates and have the same shapes.
         watch: called after each chunk with the mean metrics over the fits.
-        save: called after each chunk.
+        save: called with each fit about every minute.
     """
     lead = fits[0]
     steps, done = int(lead.model.steps), int(lead.state.step)
-    ends = np.cumsum(chunk_lengths(steps, lead.data.chunk)).tolist()
-    spans = list(pairwise([done, *(end for end in ends if end > done)]))
+    # Nearly equal chunks have at most two lengths, so two compilations.
+    chunks = np.array_split(np.arange(1, steps + 1), -(-steps // lead.data.chunk))
+    spans = list(pairwise([done, *(int(chunk[-1]) for chunk in chunks if chunk[-1] > done)]))
     if not spans:
         return
 
     def gather(start: int, end: int) -> list[Any]:
         return [fit.data.items(start, end - start) for fit in fits]
 
-    items = gather(*spans[0])
+    items, saved = gather(*spans[0]), time.monotonic()
     shown = sys.stderr.isatty() if lead.model.verbose is None else bool(lead.model.verbose)
     with ProgressBar("fit", enabled=shown) as progress:
         progress.start()
@@ -255,16 +157,17 @@ def run_updates(
                 items = gather(*spans[number + 1])
             for fit, its in zip(fits, metrics, strict=True):
                 fit.history.append(fit.model._check_metrics(end, its))
-            means = np.mean([fit.history[-1][1:] for fit in fits], axis=0).tolist()
-            loss, trace, off_diagonal = means
+            loss, trace, off_diagonal = np.mean([fit.history[-1][1:] for fit in fits], axis=0).tolist()
             news = f"loss {loss:+.4f}  tr Σ̃ {trace:.3f}  off-diagonal {off_diagonal:.3f}"
             progress.update(end, steps, news)
             if end == steps:
                 progress.finish(f"{steps} steps  {news}")
             if watch is not None:
-                watch(end, *means)
-            if save is not None:
-                save()
+                watch(end, loss, trace, off_diagonal)
+            if save is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                for fit in fits:
+                    save(fit)
+                saved = time.monotonic()
 
 
 def _advance(fits: Sequence[Fit], items: list[Any], rates: Float[Array, " steps"]) -> list[FitMetrics]:
@@ -273,13 +176,18 @@ def _advance(fits: Sequence[Fit], items: list[Any], rates: Float[Array, " steps"
         fit = fits[0]
         fit.state, metrics = train_chunk(fit.objective, fit.data.source, fit.state, items[0], rates)
         return [metrics]
-    sources, states = [fit.data.source for fit in fits], [fit.state for fit in fits]
-    states, metrics = _train_side_by_side(
-        fits[0].objective, _stack(sources), _stack(states), _stack(items), rates
-    )
-    for number, fit in enumerate(fits):
-        fit.state = _take(states, number)
-    return [_take(metrics, number) for number in range(len(fits))]
+
+    def stack(trees: Sequence[Any]) -> Any:
+        return jax.tree.map(lambda *z: jnp.stack(z) if eqx.is_array(z[0]) else z[0], *trees)
+
+    def take(tree: Any, i: int) -> Any:
+        return jax.tree.map(lambda z: z[i] if eqx.is_array(z) else z, tree)
+
+    sources, states = stack([fit.data.source for fit in fits]), stack([fit.state for fit in fits])
+    states, metrics = _train_side_by_side(fits[0].objective, sources, states, stack(items), rates)
+    for i, fit in enumerate(fits):
+        fit.state = take(states, i)
+    return [take(metrics, i) for i in range(len(fits))]
 
 
 @eqx.filter_jit
@@ -289,22 +197,153 @@ def _train_side_by_side(objective: Objective, source: Any, states: Any, items: A
     return train(objective, source, states, items, rates)
 
 
-def _stack(trees: Sequence[Any]) -> Any:
-    """Stacks trees of one structure, with a leading axis for every array."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *trees)
-
-
-def _take(tree: Any, number: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, tree)
-
-
-def chunk_lengths(steps: int, longest: int) -> list[int]:
-    """Cuts `steps` into nearly equal parts of at most `longest`: at most two lengths, so two compilations."""
-    parts = -(-steps // longest)
-    return [steps // parts + (i < steps % parts) for i in range(parts)]
-
-
 def cosine_rates(start: int, length: int, steps: int, peak: float) -> Float[np.ndarray, " length"]:
     """Computes peak · ½(1 + cos(π t / steps)) for t = start, …, start + length - 1."""
     t = np.arange(start, start + length)
     return (peak * 0.5 * (1.0 + np.cos(np.pi * t / steps))).astype(np.float32)
+
+
+def compute_statistics(
+    f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"], counts: Float[np.ndarray, " n"] | None = None
+) -> statistics.RunningStatistics:
+    """Computes the moments of f and g, and Σ between them, as converged running statistics.
+
+    Args:
+        f, g: outputs of the networks, (n, k).
+        counts: how often each row counts, (n,); None: once.
+    """
+    weights = np.full(len(f), 1.0 / len(f)) if counts is None else counts / counts.sum()
+
+    def standardise(z: np.ndarray) -> tuple[np.ndarray, statistics.Moments]:
+        """Computes `batch_normalise` in double precision, on the host."""
+        mean = weights @ z
+        variance = weights @ (z - mean) ** 2
+        z = (z - mean) / np.sqrt(variance + statistics.READING_EPSILON)
+        return z, statistics.Moments(jnp.asarray(mean), jnp.asarray(variance))
+
+    (f, f_moments), (g, g_moments) = standardise(f), standardise(g)
+    sigma = jnp.asarray((f.T * weights) @ g)
+    return statistics.RunningStatistics(statistics.BatchStatistics(f_moments, g_moments, sigma), jnp.ones(()))
+
+
+def squared_correlation(f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]) -> float:
+    """Computes ‖C_f^-½ Cov(f, g) C_g^-½‖²_F: the sum of squared canonical correlations (VAMP-2)."""
+    bases = []
+    for side in (f, g):
+        left, sizes, _ = np.linalg.svd(side - side.mean(axis=0, dtype=np.float64), full_matrices=False)
+        bases.append(left[:, sizes > MIN_DIRECTION * max(sizes[0], np.finfo(np.float64).tiny)])
+    return float(np.sum((bases[0].T @ bases[1]) ** 2))
+
+
+@dataclass(eq=False, repr=False)
+class DecompositionEstimator(BaseEstimator):
+    """Base of the estimators: common parameters, and the path from the state of a fit to features and bonuses."""
+
+    k: int = 16
+    _: KW_ONLY
+    objective: str = "derex"
+    encoder: Any = None
+    lambda_r: float | str = REFERENCE_LAMBDA_R
+    batch_size: int = 0
+    steps: int = 3000
+    learning_rate: float | None = None
+    weighted_bonus: bool = True
+    sigma_floor: float = SIGMA_FLOOR
+    random_state: Any = None
+    verbose: bool | None = None
+
+    min_batch_size: ClassVar[int]
+    structural: ClassVar[tuple[str, ...]]  # parameters that the networks depend on
+    file_format: ClassVar[str]
+    __no_type_check__: ClassVar = True  # scikit-learn's rule: any value may be set, `fit` refuses it
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "singular_values_")
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.singular_values_)
+
+    @property
+    def history_(self) -> dict[str, Float[np.ndarray, " entries"]]:
+        columns = np.asarray(self._history, np.float64).T
+        return dict(zip(("step", "loss", "trace", "off_diagonal"), columns, strict=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fitted model to one file (no code in it), atomically."""
+        from derex.estimators.files import save_model
+
+        check_is_fitted(self)
+        save_model(self, path)
+
+    @classmethod
+    def load(cls: type[Estimator], path: str | os.PathLike[str], *, encoder: Any = None) -> Estimator:
+        """Reads a model written by `save`. Models with own modules need them again: `encoder=`."""
+        from derex.estimators.files import load_model
+
+        return load_model(cls, path, encoder)
+
+    def _check_parameters(self) -> Objective:
+        check.check_integer("k", self.k, 1)
+        check.check_integer("batch_size", self.batch_size, self.min_batch_size)
+        check.check_integer("steps", self.steps, 1)
+        if self.learning_rate is not None:
+            check.check_number("learning_rate", self.learning_rate, 0.0, inclusive=False)
+        lambda_r = self.lambda_r
+        if not isinstance(lambda_r, str):
+            lambda_r = check.check_number("lambda_r", lambda_r, 0.0)
+        check.check_choice("objective", self.objective, ("derex", "nested", "laplacian"))
+        self._check_bonus_parameters()
+        self._check_encoder()
+        return make_objective(self.objective, int(self.k), lambda_r)
+
+    def _check_bonus_parameters(self) -> None:
+        check.check_flag("weighted_bonus", self.weighted_bonus)
+        check.check_number("sigma_floor", self.sigma_floor, 0.0)
+
+    def _check_encoder(self) -> None:
+        raise NotImplementedError
+
+    def _check_metrics(self, step: int, metrics: FitMetrics) -> tuple[float, ...]:
+        """Returns an entry of the history; raises if training has diverged."""
+        if not metrics.finite:
+            raise FloatingPointError(
+                f"Training diverged at update {step}: loss {float(metrics.loss)}. Lower learning_rate "
+                f"(now {self._learning_rate():g}) or check the scale of the inputs."
+            )
+        return (float(step), float(metrics.loss), float(metrics.trace), float(metrics.off_diagonal))
+
+    def _default_learning_rate(self) -> float:
+        return LEARNING_RATE
+
+    def _learning_rate(self) -> float:
+        return self._default_learning_rate() if self.learning_rate is None else float(self.learning_rate)
+
+    def _publish(self, state: FitState, history: list[tuple[float, ...]]) -> None:
+        """Sets the fitted attributes."""
+        self._state, self._history = state, history
+        self._trained_as = {name: getattr(self, name) for name in self.structural}
+        sigma = np.asarray(statistics.read_statistics(state.running).sigma, np.float32)
+        self._order = np.argsort(-np.diag(sigma), kind="stable")
+        self.sigma_ = sigma[np.ix_(self._order, self._order)]
+        self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
+        self.n_iter_ = int(state.step)
+
+    def _standardised(self, name: str) -> Side:
+        """Returns f or g of the fitted networks, with mean 0 and variance 1 over the training data."""
+        networks, moments = self._state.networks, statistics.read_statistics(self._state.running)
+        side = networks.f if networks.g is None else getattr(networks, name)
+        return standardise_side(side, getattr(moments, name))
+
+    def _components(self, outputs: Float[np.ndarray, "*batch k"]) -> Float[np.ndarray, "*batch k"]:
+        """Turns outputs of a standardised side into singular functions: in order of σ, as in `sigma_`."""
+        return outputs[..., self._order]
+
+    def _norm(self, f: Float[np.ndarray, "*batch k"]) -> Float[np.ndarray, "*batch"]:
+        """Computes ‖f‖_{Λ̃⁻¹} of each row of singular functions."""
+        sigma, floor, weighted = self.singular_values_, float(self.sigma_floor), bool(self.weighted_bonus)
+        rows = f.reshape(-1, f.shape[-1])
+        if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
+            rows, sigma = rows[:, sigma > 0.0], sigma[sigma > 0.0]
+        function: Any = eqx.Partial(compute_bonus, sigma=sigma, weighted=weighted, sigma_floor=floor)
+        return map_rows(function, rows, "float32").reshape(f.shape[:-1])

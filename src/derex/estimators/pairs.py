@@ -2,59 +2,76 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, no_type_check
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data  # pyrefly: ignore[missing-module-attribute]
 
-from derex.decomposition.bonus import SIGMA_FLOOR, fit_support, raise_bonus
-from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective
-from derex.decomposition.statistics import read_statistics
+from derex.decomposition.bonus import (
+    Support,
+    compute_excess,
+    compute_unexplained_share,
+    fit_support,
+    raise_bonus,
+)
+from derex.decomposition.objectives import Objective
+from derex.estimators import fitting
 from derex.estimators import validation as check
-from derex.estimators.base import (
-    DecompositionEstimator,
-    FeatureSpan,
-    Guard,
-    NoGuard,
-    SeenIds,
-    compute_features,
-    compute_statistics,
-    squared_correlation,
-)
-from derex.estimators.data import (
-    GivenRows,
-    PairData,
-    is_memory_mapped,
-    make_input_specs,
-    map_rows,
-    to_device,
-)
-from derex.estimators.fitting import (
-    CALIBRATION_ROWS,
-    Fit,
-    FitState,
-    build_networks,
-    init_fit_state,
-    run_updates,
-    standardise_side,
-    train_chunk,
-)
+from derex.estimators.data import GivenRows, PairData, is_memory_mapped, map_rows, to_device
+from derex.estimators.networks import CALIBRATION_ROWS, build_networks, make_input_specs
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS
-
-OWN_LEARNING_RATE = 1e-3  # default for the user's own modules
-MEASURED_PAIRS = (
-    1 << 16
-)  # at most, for the statistics of a finished fit; fewer where the distinct pairs are known
+from derex.networks.layers import iterate_blocks
 
 
-class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEstimator):
+class NoGuard(NamedTuple):  # the names of the three guards are part of the format of model files
+    """Nothing is known about the training data: every bonus is the norm."""
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return np.zeros(len(rows), np.float32)
+
+
+class SeenIds(NamedTuple):
+    """Which ids of a table were trained. Unseen ids have no representation, and an excess of 1."""
+
+    seen: Bool[np.ndarray, " n_ids"]
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        return (~self.seen[rows]).astype(np.float32)
+
+
+class FeatureSpan(NamedTuple):
+    """The span of the training rows' features; see `derex.decomposition.bonus`.
+
+    The features are those of the network as `fit` left it: `partial_fit` changes the network, and what training rows'
+    features spanned then says nothing about the changed one.
+    """
+
+    support: Support
+    typical: Float[np.ndarray, "m k"]  # representations of training rows, for the largest bonus
+    network: Any  # an eqx.Module with a `features` method
+
+    def excess(self, rows: np.ndarray, dtype: str) -> Float[np.ndarray, " n"]:
+        features = compute_features(self.network, rows, dtype)
+        return compute_excess(compute_unexplained_share(features, self.support), self.support)
+
+
+Guard = NoGuard | SeenIds | FeatureSpan
+
+
+def compute_features(network: Any, rows: np.ndarray, dtype: str) -> Float[np.ndarray, "n h"]:
+    """Computes the inputs of the network's last layer, as vectors; `dtype` is the one on the device."""
+    return map_rows(network.features, rows, dtype).reshape(len(rows), -1)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.DecompositionEstimator):
     """Top-k singular functions of the dynamics, learnt from paired samples; bonuses from their norm.
 
     f reads states (or state-action rows, or anything else), g reads what followed. Training makes
@@ -84,75 +101,36 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         sigma_: (k, k), Σ over the training pairs; after `partial_fit`, the running mean of Σ̂.
         history_: dict of arrays `step`, `loss`, `trace`, `off_diagonal`, one entry per chunk of updates.
         n_iter_: updates so far.
-
-    Example:
-        >>> model = DeRex(k=2, encoder="tabular").fit(states, next_states)  # doctest: +SKIP
-        >>> model.transform(states).shape, model.bonus(states).shape  # doctest: +SKIP
     """
 
+    encoder: Any = "mlp"
+    batch_size: int = 2048
+    novelty: bool = True
+    n_states: int | tuple[int | None, int | None] | None = None
+
     min_batch_size = check.MIN_ROWS
-
-    @no_type_check  # scikit-learn's rule: any value may be set, `fit` refuses it
-    def __init__(
-        self,
-        k: int = 16,
-        *,
-        objective: str = "derex",
-        encoder: Any = "mlp",
-        lambda_r: float | str = REFERENCE_LAMBDA_R,
-        batch_size: int = 2048,
-        steps: int = 3000,
-        learning_rate: float | None = None,
-        weighted_bonus: bool = True,
-        sigma_floor: float = SIGMA_FLOOR,
-        novelty: bool = True,
-        n_states: int | tuple[int | None, int | None] | None = None,
-        random_state: Any = None,
-        verbose: bool | None = None,
-    ):
-        self.k = k
-        self.objective = objective
-        self.encoder = encoder
-        self.lambda_r = lambda_r
-        self.batch_size = batch_size
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.weighted_bonus = weighted_bonus
-        self.sigma_floor = sigma_floor
-        self.novelty = novelty
-        self.n_states = n_states
-        self.random_state = random_state
-        self.verbose = verbose
-
-    # --- training ------------------------------------------------------------------------------------------------
+    structural = ("k", "objective", "encoder", "n_states", "lambda_r")
+    file_format = "derex-model"
 
     def fit(self, X: Any, y: Any = None) -> DeRex:
         """Learns from pairs: row i of `y` followed row i of `X`.
 
-        LSTMState-mapped arrays are read batch by batch and never loaded whole.
+        Memory-mapped arrays are read batch by batch and never loaded whole.
         """
         objective = self._check_parameters()
-        kinds = check.input_kinds(self.encoder)
-        rows = self._check_pairs(X, y, kinds, reset=True)
-        specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
-        check.check_k(int(self.k), int(self.batch_size) // 2, rows, specs)
-        state, key, rng = self._init_state(objective, rows, specs)
-        data = PairData(*rows, (specs.x.dtype, specs.y.dtype), int(self.batch_size), rng, key)
-        fit = Fit(self, objective, data, state, [])
-        run_updates([fit])
-        indices, counts = data.sample_pairs(MEASURED_PAIRS)
-        networks = fit.state.networks
-        f, g = (
-            map_rows(side, side_rows, dtype, indices)
-            for side, side_rows, dtype in zip((networks.f, networks.g_or_f), rows, data.dtypes, strict=True)
-        )
-        state = fit.state._replace(running=compute_statistics(f, g, counts))
-        self._publish(specs, state, fit.history, self._find_seen(specs, rows, objective.tied))
-        network = networks.f.network
+        rows, specs, state, key, rng = self._start(X, y, objective, int(self.batch_size) // 2)
+        dtypes = specs.x.dtype, specs.y.dtype
+        data = PairData(*rows, dtypes, int(self.batch_size), rng, key)
+        fit = fitting.Fit(self, objective, data, state, [])
+        fitting.run_updates([fit])
+        state = fit.measure()
+        self._specs, self._guards = specs, _remember_ids(specs, rows, objective.tied)
+        self._publish(state, fit.history)
+        network = state.networks.f.network
         if self.novelty and specs.x.kind != "ids" and callable(getattr(network, "features", None)):
             x, counts = data.sample_x(CALIBRATION_ROWS)
-            support = fit_support(compute_features(network, x, data.dtypes[0]), counts)
-            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent(0, x), network))
+            support = fit_support(compute_features(network, x, dtypes[0]), counts)
+            self._guards = self._guards._replace(x=FeatureSpan(support, self._represent("X", x), network))
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
@@ -161,26 +139,21 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         For streams. The halves must be independent: let them come from different episodes.
         """
         objective = self._check_parameters()
-        first = not self.__sklearn_is_fitted__()
-        if first:
-            kinds = check.input_kinds(self.encoder)
-            rows = self._check_pairs(X, y, kinds, reset=True)
-            specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
-            check.check_table_k(int(self.k), specs)
-            state, history, before = self._init_state(objective, rows, specs)[0], [], None
+        if not self.__sklearn_is_fitted__():
+            rows, specs, state, *_ = self._start(X, y, objective, None)
+            history, before = [], None
         else:
             self._check_unchanged(objective)
             specs, state, history, before = self._specs, self._state, self._history, self._guards
-            rows = self._check_pairs(X, y, Sides(*(spec.kind for spec in specs)), reset=False)
-        guards = self._find_seen(specs, rows, objective.tied, before)
+            rows = self._check_pairs(X, y, Sides(specs.x.kind, specs.y.kind), reset=False)
+        guards = _remember_ids(specs, rows, objective.tied, before)
         items = tuple(to_device(side, spec.dtype)[None] for side, spec in zip(rows, specs, strict=True))
         rates = jnp.full(1, self._learning_rate(), jnp.float32)
-        state, metrics = train_chunk(objective, GivenRows(), state, items, rates)
+        state, metrics = fitting.train_chunk(objective, GivenRows(), state, items, rates)
         history.append(self._check_metrics(int(state.step), metrics))
-        self._publish(specs, state, history, guards)
+        self._specs, self._guards = specs, guards
+        self._publish(state, history)
         return self
-
-    # --- reading -------------------------------------------------------------------------------------------------
 
     def transform(self, X: Any) -> Float[np.ndarray, "n k"]:
         """Computes f(x) for each row: mean 0 and variance 1 over the training data, components in order of σ.
@@ -188,14 +161,12 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         Ids that a tabular model never saw have no representation: their rows are 0.
         """
         check_is_fitted(self)
-        return self._represent(0, self._check_x(X))
+        return self._represent("X", self._check_like_fitted("X", X))
 
     def transform_y(self, Y: Any) -> Float[np.ndarray, "n k"]:
         """Computes g(y) for each row, standardised and ordered like `transform`."""
         check_is_fitted(self)
-        y = check.check_rows("Y", check.convert_rows("Y", Y), self._specs.y.kind)
-        check.check_like_fitted("Y", y, self._specs.y, type(self).__name__)
-        return self._represent(1, y)
+        return self._represent("Y", self._check_like_fitted("Y", Y))
 
     def bonus(self, X: Any) -> Float[np.ndarray, " n"]:
         """Computes ‖f(x)‖_{Λ̃⁻¹} for each row (Section 4): large where the training data is rare.
@@ -210,14 +181,16 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         """
         check_is_fitted(self)
         self._check_bonus_parameters()
-        x = self._check_x(X)
-        plain, guard = self._norm(self._represent(0, x)), self._guards.x
+        x = self._check_like_fitted("X", X)
+        plain, guard = self._norm(self._represent("X", x)), self._guards.x
         if not self.novelty:
             return plain
         excess = guard.excess(x, check.device_dtype(x.dtype, self._specs.x.kind))
         if not excess.any():
             return plain
-        seen = self._represent(0, np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
+        seen = (
+            self._represent("X", np.flatnonzero(guard.seen)) if isinstance(guard, SeenIds) else guard.typical
+        )
         return raise_bonus(plain, excess, float(self._norm(seen).max()))
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -228,23 +201,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         check.check_given(y, type(self).__name__)
         f, g = self.transform(X), self.transform_y(y)
         check.check_lengths(f, g)
-        return squared_correlation(f, g)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted model to one file (no code in it), atomically."""
-        from derex.estimators.files import save_pairs
-
-        check_is_fitted(self)
-        save_pairs(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, encoder: Any = None) -> DeRex:
-        """Reads a model written by `save`. Models with own modules need them again: `encoder=`."""
-        from derex.estimators.files import load_pairs
-
-        return load_pairs(cls, path, encoder)
-
-    # --- internals -----------------------------------------------------------------------------------------------
+        return fitting.squared_correlation(f, g)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()  # pyrefly: ignore[missing-attribute]
@@ -255,14 +212,12 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         tags.non_deterministic = False
         return tags
 
-    def _check_parameters(self) -> Objective:
-        objective = super()._check_parameters()
-        check.check_n_states(self.n_states, check.input_kinds(self.encoder))
-        return objective
-
     def _check_bonus_parameters(self) -> None:
         super()._check_bonus_parameters()
         check.check_flag("novelty", self.novelty)
+
+    def _check_encoder(self) -> None:
+        check.check_n_states(self.n_states, check.input_kinds(self.encoder))
 
     def _check_unchanged(self, objective: Objective) -> None:
         """Checks that `partial_fit` continues the same model."""
@@ -286,58 +241,70 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DecompositionEsti
         rows = Sides(check.check_rows("X", X, kinds.x), check.check_rows("Y", y, kinds.y))
         check.check_pairs(rows.x, rows.y, int(self.k))
         for name, side, kind in zip("XY", rows, kinds, strict=True):
-            if reset and kind == "vectors":
-                check.check_precision(name, side)
             if not reset:
-                check.check_like_fitted(name, side, self._specs["XY".index(name)], type(self).__name__)
+                self._check_spec(name, side)
+            elif kind == "vectors":
+                check.check_precision(name, side)
         return rows
 
-    def _check_x(self, X: Any) -> np.ndarray:
-        spec, X = self._specs.x, check.convert_rows("X", X)
-        if spec.kind == self._specs.y.kind == "vectors" and not is_memory_mapped(X):
-            X = validate_data(self, X, reset=False, ensure_all_finite=False)
-        x = check.check_rows("X", X, spec.kind)
-        check.check_like_fitted("X", x, spec, type(self).__name__)
-        return x
+    def _check_like_fitted(self, name: str, rows: Any) -> np.ndarray:
+        """Returns rows of X or Y that a fitted model can read."""
+        kind, rows = self._specs["XY".index(name)].kind, check.convert_rows(name, rows)
+        vectors = name == "X" and self._specs.x.kind == self._specs.y.kind == "vectors"
+        if vectors and not is_memory_mapped(rows):
+            rows = validate_data(self, rows, reset=False, ensure_all_finite=False)
+        rows = check.check_rows(name, rows, kind)
+        self._check_spec(name, rows)
+        return rows
 
-    def _init_state(
-        self, objective: Objective, rows: Sides, specs: Sides
-    ) -> tuple[FitState, PRNGKeyArray, np.random.Generator]:
-        """Builds fresh networks for this data; returns also the key and the generator of the rest of the fit."""
+    def _check_spec(self, name: str, rows: np.ndarray) -> None:
+        spec = self._specs["XY".index(name)]
+        now = check.make_spec(name, rows, spec.kind, spec.n_ids)
+        if spec.kind == "vectors":
+            now = now._replace(dtype=spec.dtype)  # vectors are rescaled by their values, whatever their type
+            if now.shape != spec.shape:  # in scikit-learn's words
+                expected = f"{type(self).__name__} is expecting {spec.shape[0]} features as input"
+                raise ValueError(f"{name} has {now.shape[0]} features, but {expected}.")
+        check.check_same_spec(name, now, spec, "as in fit")
+
+    def _start(
+        self, X: Any, y: Any, objective: Objective, half: int | None
+    ) -> tuple[Sides, Sides, fitting.FitState, PRNGKeyArray, np.random.Generator]:
+        """Returns checked rows, their specifications, a new state, and the key and generator of the rest of a fit."""
+        kinds, k = check.input_kinds(self.encoder), int(self.k)
+        rows = self._check_pairs(X, y, kinds, reset=True)
+        specs = make_input_specs(rows, kinds, self.n_states, objective.tied)
+        check.check_k(k, half, rows, specs)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         build, draws = jax.random.split(jax.random.key(seed))
-        rng, k = np.random.default_rng(seed), int(self.k)
-        networks = build_networks(self.encoder, build, specs, k, objective, rows, rng)
-        return init_fit_state(networks, k), draws, rng
+        rng = np.random.default_rng(seed)
+        networks = build_networks(self.encoder, build, specs, k, objective.tied, rows, rng)
+        return rows, specs, fitting.init_fit_state(networks, k), draws, rng
 
     def _default_learning_rate(self) -> float:
         """Returns the smaller of the two encoders' defaults."""
-        sides = check.encoder_sides(self.encoder)
+        sides = check.both_sides("encoder", self.encoder)
         named = [ENCODERS[side].learning_rate for side in sides if isinstance(side, str)]
-        return min(named, default=OWN_LEARNING_RATE)
+        return min(named, default=super()._default_learning_rate())
 
-    def _publish(
-        self, specs: Sides, state: FitState, history: list[tuple[float, ...]], guards: Sides
-    ) -> None:
-        self._specs, self._guards = specs, guards
-        self._publish_state(state, history, ("k", "objective", "encoder", "n_states", "lambda_r"))
-
-    def _represent(self, side: int, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
-        """Computes standardised, ordered outputs of f (side 0) or g (side 1); 0 for unseen ids."""
-        networks, seen = self._state.networks, read_statistics(self._state.running)
-        network, moments = [(networks.f, seen.f), (networks.g_or_f, seen.g)][side]
-        dtype = check.device_dtype(rows.dtype, self._specs[side].kind)
-        values = map_rows(standardise_side(network, moments), rows, dtype)[:, self._order]
-        guard = self._guards[side]
+    def _represent(self, name: str, rows: np.ndarray) -> Float[np.ndarray, "n k"]:
+        """Computes the singular functions of checked rows of X or Y; 0 for unseen ids."""
+        side = "XY".index(name)
+        dtype, guard = check.device_dtype(rows.dtype, self._specs[side].kind), self._guards[side]
+        values = self._components(map_rows(self._standardised("fg"[side]), rows, dtype))
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
-    def _find_seen(self, specs: Sides, rows: Sides, tied: bool, before: Sides | None = None) -> Sides:
-        """Makes the guards with these ids seen as well; one network for both sides has seen both."""
-        guards: list[Guard] = []
-        for i, spec in enumerate(specs):
-            if spec.kind != "ids":  # the guard of an earlier fit is kept
-                guards.append(NoGuard() if before is None else before[i])
-                continue
-            guard = SeenIds(np.zeros(spec.n_ids, bool)) if before is None else before[i]
-            guards.append(guard.including(rows[i]).including(rows[1 - i if tied else i]))
-        return Sides(*guards)
+
+def _remember_ids(specs: Sides, rows: Sides, tied: bool, before: Sides | None = None) -> Sides:
+    """Makes the guards with these ids seen as well; one network for both sides has seen both."""
+    guards: list[Guard] = []
+    for i, spec in enumerate(specs):
+        if spec.kind != "ids":  # the guard of an earlier fit is kept
+            guards.append(NoGuard() if before is None else before[i])
+            continue
+        seen = np.zeros(spec.n_ids, bool) if before is None else before[i].seen.copy()
+        for side in rows if tied else rows[i : i + 1]:
+            for block in iterate_blocks(side):
+                seen[block] = True
+        guards.append(SeenIds(seen))
+    return Sides(*guards)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Bool, Int
 
 from derex.estimators import validation as check
@@ -20,7 +19,7 @@ from derex.networks import InputSpec
 from derex.networks.encoders import InputKind
 from derex.networks.histories import count_steps_left
 from derex.networks.inputs import infer_kind
-from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories
+from derex.types import MAX_ACTIONS, NO_ACTION, Indexed, Trajectories, stack_observations
 
 MAX_ID_TABLE = 2**20
 
@@ -52,9 +51,8 @@ def outline(tree: Any) -> Any:
         return {type(tree).__name__: [outline(value) for value in tree]}
     if hasattr(tree, "shape"):
         return 0
-    raise TypeError(
-        f"X.observation: expected arrays in dicts (with names as keys), lists and tuples; got {type(tree).__name__}."
-    )
+    expected = "arrays in dicts (with names as keys), lists and tuples"
+    raise TypeError(f"X.observation: expected {expected}; got {type(tree).__name__}.")
 
 
 def _make_tree(outlined: Any) -> Any:
@@ -69,12 +67,7 @@ def _make_tree(outlined: Any) -> Any:
 
 def _format_outline(outlined: Any) -> str:
     """Formats the structure for error messages."""
-    if outlined == 0:
-        return "array"
-    ((kind, inside),) = outlined.items()
-    if kind == "dict":
-        return "{" + ", ".join(f"{key!r}: {_format_outline(value)}" for key, value in inside.items()) + "}"
-    return ("[{}]" if kind == "list" else "({})").format(", ".join(map(_format_outline, inside)))
+    return str(jax.tree.map(lambda _: "array", _make_tree(outlined))).replace("'array'", "array")
 
 
 def _field(name: str, field: str) -> str:
@@ -82,43 +75,39 @@ def _field(name: str, field: str) -> str:
     return f"{name}.{field}" if name else field
 
 
-def check_trajectories(X: Any, name: str = "X") -> Trajectories:
+def check_trajectories(X: Any, name: str = "X", fitted: StreamSpec | None = None) -> Trajectories:
     """Checks and converts to NumPy arrays of consistent shapes with finite values; memory maps are not copied.
 
     Previous actions at the start of an episode are ignored, whatever they are.
+
+    Args:
+        X: the trajectories.
+        name: of the argument, for errors.
+        fitted: what the steps must be like, if a model has been fitted.
     """
     if not isinstance(X, Trajectories):
         raise TypeError(
             f"{name}: expected derex.types.Trajectories, got {type(X).__name__}. Make them from a list of episodes: "
             "Trajectories.from_episodes(observations, actions)."
         )
-    first, valid = (_check_flags(_field(name, field), getattr(X, field)) for field in ("first", "valid"))
+    observed, acted, starts, mask = (_field(name, field) for field in Trajectories._fields)
+    first, valid = np.asarray(X.first), np.asarray(X.valid)
+    for field, flags in ((starts, first), (mask, valid)):
+        if flags.dtype != bool:
+            raise TypeError(f"{field}: expected booleans, got {flags.dtype}. Convert: {field}.astype(bool).")
     if first.shape != valid.shape or first.ndim != 2 or not first.size:
-        raise ValueError(
-            f"{_field(name, 'first')} and {_field(name, 'valid')}: expected shape (streams, steps) for both; got "
-            f"{first.shape} and {valid.shape}."
-        )
+        came = f"{first.shape} and {valid.shape}"
+        raise ValueError(f"{starts} and {mask}: expected shape (streams, steps) for both; got {came}.")
     if not valid[:, 0].all() or (valid[:, 1:] & ~valid[:, :-1]).any():
-        raise ValueError(
-            f"{_field(name, 'valid')}: each stream has at least one step, and its padding comes last."
-        )
-    action = np.asarray(check.convert_rows(_field(name, "previous_action"), X.previous_action))
+        raise ValueError(f"{mask}: each stream has at least one step, and its padding comes last.")
+    action = np.asarray(check.convert_rows(acted, X.previous_action))
     if action.shape[:2] != first.shape:
-        raise ValueError(
-            f"{_field(name, 'previous_action')}: expected shape {first.shape} or {(*first.shape, '…')}, got "
-            f"{action.shape}."
-        )
-    action = _check_actions(_field(name, "previous_action"), action, valid & ~first)
-    return Trajectories(
-        _check_observation(_field(name, "observation"), X.observation, valid), action, first, valid
-    )
-
-
-def _check_flags(name: str, values: Any) -> Bool[np.ndarray, "..."]:
-    array = np.asarray(values)
-    if array.dtype != bool:
-        raise TypeError(f"{name}: expected booleans, got {array.dtype}. Convert them: {name}.astype(bool).")
-    return array
+        raise ValueError(f"{acted}: expected shape {first.shape} or more axes, got {action.shape}.")
+    action = _check_actions(acted, action, valid & ~first)
+    checked = Trajectories(_check_observation(observed, X.observation, valid), action, first, valid)
+    if fitted is not None:
+        _check_like_fitted(checked, fitted, name)
+    return checked
 
 
 def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]) -> np.ndarray:
@@ -128,10 +117,8 @@ def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]
             raise ValueError(f"{name}: numbered actions have shape (streams, steps), got {action.shape}.")
         some = action[taken]
         if some.size and not NO_ACTION <= some.min() <= some.max() < MAX_ACTIONS:
-            raise ValueError(
-                f"{name}: actions are numbered from 0 (none: {NO_ACTION}) to less than {MAX_ACTIONS}, got "
-                f"{some.min()} to {some.max()}."
-            )
+            expected = f"numbers from 0 (none: {NO_ACTION}) to less than {MAX_ACTIONS}"
+            raise ValueError(f"{name}: expected {expected}, got {some.min()} to {some.max()}.")
         return np.where(taken, action.astype(np.int32), NO_ACTION)
     if action.dtype.kind != "f":
         raise TypeError(f"{name}: expected integers or floats, got {action.dtype}.")
@@ -140,50 +127,42 @@ def _check_actions(name: str, action: np.ndarray, taken: Bool[np.ndarray, "B T"]
     return vectors.astype(np.float32)
 
 
-def _check_observation(name: str, observation: Any, valid: np.ndarray) -> Any:
+def _check_observation(name: str, observation: Any, valid: Bool[np.ndarray, "B T"]) -> Any:
     """Checks the observations and converts their leaves to NumPy; padding is set to zeros."""
     indexed = isinstance(observation, Indexed)
     places, structure = jax.tree_util.tree_flatten_with_path(observation.values if indexed else observation)
     if not places:
         raise ValueError(f"{name}: expected at least one array, got {observation!r}.")
     names = [f"{name}{jax.tree_util.keystr(place)}" for place, _ in places]
-    arrays = [_check_part(part, leaf) for part, (_, leaf) in zip(names, places, strict=True)]
+    arrays = []
+    for part, (_, leaf) in zip(names, places, strict=True):
+        array = check.check_numeric(part, check.convert_rows(part, leaf))
+        if array.ndim == 0 or not array.size:
+            raise ValueError(f"{part}: expected one entry for each step, got shape {array.shape}.")
+        arrays.append(array.astype(np.float32) if array.dtype == bool else array)
     expected = arrays[0].shape[:1] if indexed else valid.shape
-    for part, array in zip(names, arrays, strict=True):
+    for i, (part, array) in enumerate(zip(names, arrays, strict=True)):
         if array.shape[: len(expected)] != expected:
             raise ValueError(f"{part}: expected {expected} as its first axes, got {array.shape}.")
-    mask = None if indexed else valid
-    arrays = [_check_values(part, array, mask) for part, array in zip(names, arrays, strict=True)]
+        if not indexed and np.any(array[~valid]):
+            arrays[i] = array = np.array(array)  # the user's own array is not written to
+            array[~valid] = 0
+        if array.dtype.kind == "f":
+            check.check_finite(part, array)
+        elif array.dtype.itemsize >= 4:
+            check.check_32_bits(part, array)
     values = jax.tree.unflatten(structure, arrays)
     if not indexed:
         return values
     index = np.asarray(observation.index)
     if index.shape != valid.shape or index.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name}.index: expected integers of shape {valid.shape}, got {index.dtype} {index.shape}."
-        )
+        came = f"{index.dtype} {index.shape}"
+        raise ValueError(f"{name}.index: expected integers of shape {valid.shape}, got {came}.")
     if not 0 <= index[valid].min() <= index[valid].max() < len(arrays[0]):
         raise ValueError(
-            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1}, one for each of its values."
+            f"{name}.index: expected numbers from 0 to {len(arrays[0]) - 1}: its values' places."
         )
     return Indexed(values, np.where(valid, index, 0).astype(np.int32))
-
-
-def _check_part(name: str, leaf: Any) -> np.ndarray:
-    array = check.check_numeric(name, check.convert_rows(name, leaf))
-    if array.ndim == 0 or not array.size:
-        raise ValueError(f"{name}: expected one entry for each step, got shape {array.shape}.")
-    return array.astype(np.float32) if array.dtype == bool else array
-
-
-def _check_values(name: str, array: np.ndarray, valid: Bool[np.ndarray, "B T"] | None) -> np.ndarray:
-    """Checks for finite values that 32 bits can hold; non-zero padding is replaced by zeros, in a copy."""
-    if valid is not None and np.any(array[~valid]):
-        array = np.array(array)
-        array[~valid] = 0
-    if array.dtype.kind == "f":
-        check.check_finite(name, array)
-    return check.check_32_bits(name, array) if array.dtype.itemsize >= 4 else array
 
 
 def make_stream_spec(
@@ -192,18 +171,16 @@ def make_stream_spec(
     """Makes the specification of checked trajectories; more actions and ids than they show may be declared."""
     values, axes = (X.observation.values, 1) if isinstance(X.observation, Indexed) else (X.observation, 2)
     shape, observed = outline(values), _field(name, "observation")
-    leaves = jax.tree_util.tree_leaves_with_path(values)
     parts = tuple(
         _make_part_spec(f"{observed}{jax.tree_util.keystr(place)}", leaf, axes, n_ids)
-        for place, leaf in leaves
+        for place, leaf in jax.tree_util.tree_leaves_with_path(values)
     )
     if X.previous_action.dtype.kind != "i":
         return StreamSpec(shape, parts, "vectors", X.previous_action.shape[-1])
     largest = int(X.previous_action.max())
     if n_actions is not None and largest >= n_actions:
-        raise ValueError(
-            f"n_actions: got {n_actions}, but {_field(name, 'previous_action')} has action {largest}."
-        )
+        acted = _field(name, "previous_action")
+        raise ValueError(f"n_actions: got {n_actions}, but {acted} has action {largest}.")
     return StreamSpec(shape, parts, "ids", max(largest + 1, 1) if n_actions is None else n_actions)
 
 
@@ -214,30 +191,28 @@ def _make_part_spec(name: str, leaf: np.ndarray, axes: int, n_ids: int | None) -
         return InputSpec(shape, 0, kind, dtype)
     least, largest = map(int, check.min_max(leaf))
     if least < 0 or largest >= MAX_ID_TABLE:
-        raise ValueError(
-            f"{name}: ids must run from 0 to less than {MAX_ID_TABLE}, got {least} to {largest}. "
-            "Renumber them, or pass numbers as floats."
-        )
+        expected = f"ids must run from 0 to less than {MAX_ID_TABLE}, got {least} to {largest}"
+        raise ValueError(f"{name}: {expected}. Renumber them, or pass numbers as floats.")
     if n_ids is not None and largest >= n_ids:
         raise ValueError(f"n_ids: got {n_ids}, but {name} has id {largest}.")
     return InputSpec(shape, largest + 1 if n_ids is None else n_ids, kind, dtype)
 
 
-def check_like_fitted(X: Trajectories, spec: StreamSpec, name: str = "X") -> None:
+def _check_like_fitted(X: Trajectories, spec: StreamSpec, name: str) -> None:
     """Checks that steps look like those of the training data, with ids and actions that the model knows."""
     got = make_stream_spec(X, None, name=name)
     check_same_kind(got, spec, name, "as in fit")
-    for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True):
-        if now.n_ids > then.n_ids:
-            raise ValueError(
-                f"{_field(name, 'observation')}{place}: id {now.n_ids - 1} is new to the model; training showed "
-                f"0..{then.n_ids - 1}. Fit on data that show it, or with n_ids={now.n_ids} or more."
-            )
-    if spec.actions == "ids" and got.choices > spec.choices:
-        raise ValueError(
-            f"{_field(name, 'previous_action')}: action {got.choices - 1} is new to the model; training showed "
-            f"0..{spec.choices - 1}. Fit on data that show it, or with n_actions={got.choices} or more."
-        )
+    observed, acted = _field(name, "observation"), _field(name, "previous_action")
+    counts = [
+        (f"{observed}{place}: id", now.n_ids, then.n_ids, "n_ids")
+        for now, then, place in zip(got.parts, spec.parts, spec.places, strict=True)
+    ]
+    if spec.actions == "ids":
+        counts.append((f"{acted}: action", got.choices, spec.choices, "n_actions"))
+    for what, now, then, parameter in counts:
+        if now > then:
+            fix = f"Fit on data that show it, or with {parameter}={now} or more."
+            raise ValueError(f"{what} {now - 1} is new to the model; training showed 0..{then - 1}. {fix}")
 
 
 def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> None:
@@ -247,17 +222,7 @@ def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> 
         expected, got = _format_outline(then.outline), _format_outline(now.outline)
         raise ValueError(f"{observed}: expected {expected}, {like}; got {got}.")
     for place, new, old in zip(then.places, now.parts, then.parts, strict=True):
-        part = f"{observed}{place}"
-        if new.shape != old.shape:
-            raise ValueError(f"{part}: expected shape {old.shape} at each step, {like}; got {new.shape}.")
-        if new.dtype != old.dtype:
-            note = (
-                " Images of bytes are read as fractions of 255." if "uint8" in (new.dtype, old.dtype) else ""
-            )
-            raise ValueError(
-                f"{part}: expected values of type {old.dtype}, {like}; got {new.dtype}. Convert them: "
-                f"{part}.astype(np.{old.dtype}).{note}"
-            )
+        check.check_same_spec(f"{observed}{place}", new, old, like)
     expected, got = (
         "numbers (integers)" if spec.actions == "ids" else f"vectors of {spec.choices}"
         for spec in (then, now)
@@ -265,6 +230,46 @@ def check_same_kind(now: StreamSpec, then: StreamSpec, name: str, like: str) -> 
     if expected != got:
         fix = " Number them, or if they are numbers: .astype(int)." if then.actions == "ids" else ""
         raise ValueError(f"{_field(name, 'previous_action')}: expected {expected}, {like}; got {got}.{fix}")
+
+
+def make_step(
+    observation: Any, previous_action: Any, first: Any, streams: int, spec: StreamSpec
+) -> Trajectories:
+    """Makes trajectories (n, 1) of one observation and previous action per stream, checked against the fit."""
+    list_of_parts = isinstance(spec.outline, dict) and "list" in spec.outline
+    if isinstance(observation, list) and not list_of_parts:
+        observation = stack_observations("observation", observation) if observation else np.zeros(0)
+    first = np.zeros(streams, bool) if first is None else np.asarray(first, bool)
+    actions = _fill_actions(previous_action, streams, spec)
+    steps = Trajectories(
+        jax.tree.map(lambda leaf: _add_time_axis("observation", leaf, streams), observation),
+        _add_time_axis("previous_action", actions, streams),
+        _add_time_axis("first", first, streams),
+        np.ones((streams, 1), bool),
+    )
+    return check_trajectories(steps, "", spec)
+
+
+def _add_time_axis(name: str, values: Any, streams: int) -> np.ndarray:
+    """Reshapes (n, …) to (n, 1, …)."""
+    array = np.asarray(check.convert_rows(name, values))
+    if array.ndim == 0 or len(array) != streams:
+        came = f"a single {array.dtype}" if array.ndim == 0 else f"shape {array.shape}"
+        one = f" The memory is of one stream: [{name}]." if streams == 1 else ""
+        raise ValueError(f"{name}: expected one entry for each of {streams} streams, got {came}.{one}")
+    return array[:, None]
+
+
+def _fill_actions(given: Any, streams: int, spec: StreamSpec) -> Any:
+    """Replaces every None by the number or vector that stands for no action."""
+    if given is None:
+        given = [None] * streams
+    if not isinstance(given, list | tuple) or all(action is not None for action in given):
+        return given
+    if spec.actions == "ids":
+        return [NO_ACTION if action is None else action for action in given]
+    none = np.zeros(spec.choices, np.float32)
+    return np.stack([none if action is None else np.ravel(action) for action in given])
 
 
 def merge_specs(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
@@ -278,11 +283,9 @@ def merge_specs(specs: list[StreamSpec], names: list[str]) -> StreamSpec:
 
 def deduplicate(X: Trajectories, most: int) -> Trajectories:
     """Stores each distinct observation once, if there are at most `most` of them."""
-    if isinstance(X.observation, Indexed):
-        return X
     leaves, structure = jax.tree.flatten(X.observation)
     # Several parts seldom recur together, and single numbers are small anyway.
-    if len(leaves) > 1 or leaves[0].ndim < 3:
+    if isinstance(X.observation, Indexed) or len(leaves) > 1 or leaves[0].ndim < 3:
         return X
     rows = leaves[0].reshape(-1, *leaves[0].shape[2:])
     found = find_distinct_rows(rows, most)
@@ -303,33 +306,19 @@ def deduplicate_together(sets: list[Trajectories], most: int) -> list[Trajectori
         missing = longest - len(leaf)
         return np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]) if missing else leaf
 
-    observations = [X.observation for X in stored]
-    padded = [o._replace(values=jax.tree.map(pad, o.values)) for o in observations]
-    return [X._replace(observation=o) for X, o in zip(stored, padded, strict=True)]
-
-
-def trajectories_to_device(trajectories: Trajectories) -> Trajectories:
-    """Copies each leaf to the device in the type that networks read: bytes stay bytes, other numbers take 32 bits."""
-
-    def move(leaf: Any) -> Array:
-        array = np.asarray(leaf)
-        narrow = {"f": np.float32, "i": np.int32, "u": np.int32}.get(array.dtype.kind)
-        if array.dtype in (np.uint8, bool) or narrow is None:
-            return jnp.asarray(array)
-        return jnp.asarray(array.astype(narrow, copy=False))
-
-    return jax.tree.map(move, trajectories)
+    return [
+        X._replace(observation=X.observation._replace(values=jax.tree.map(pad, X.observation.values)))
+        for X in stored
+    ]
 
 
 def sample_observations(X: Trajectories, most: int, rng: np.random.Generator) -> Any:
     """Draws at most `most` observations of valid steps, as rows."""
     steps = np.flatnonzero(X.valid.ravel())
-    chosen = np.sort(rng.choice(steps, min(most, len(steps)), replace=False))
+    chosen = np.unravel_index(np.sort(rng.choice(steps, min(most, len(steps)), replace=False)), X.shape)
     if isinstance(X.observation, Indexed):
-        numbers = X.observation.index.ravel()[chosen]
-        return jax.tree.map(lambda leaf: leaf[numbers], X.observation.values)
-    streams, times = np.unravel_index(chosen, X.shape)
-    return jax.tree.map(lambda leaf: np.asarray(leaf[streams, times]), X.observation)
+        return jax.tree.map(lambda leaf: leaf[X.observation.index[chosen]], X.observation.values)
+    return jax.tree.map(lambda leaf: np.asarray(leaf[chosen]), X.observation)
 
 
 def compute_fingerprint(X: Trajectories) -> int:

@@ -17,8 +17,8 @@ from derex.networks.layers import iterate_blocks, trainable_mask
 
 MIN_REACH, MIN_RELATIVE_REACH = 1e-30, 1e-5  # least variation of a column: absolute, and relative to its mean
 MIN_ROWS = 4  # two halves of two
-MAX_ID = 2**31 - 1
-RENUMBER = "Renumber them: np.unique({}, return_inverse=True)[1]."
+MAX_INTEGER = 2**31 - 1
+MAX_TABLE = 2**24  # largest table made without being asked for
 
 
 class Sides(NamedTuple):
@@ -79,43 +79,38 @@ def check_seed(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected an integer from 0 to 2**32 - 1, got {value}.")
 
 
+def both_sides(name: str, value: Any) -> Sides:
+    """Returns the members of a pair, else the same value for X and Y."""
+    if not isinstance(value, tuple | list):
+        return Sides(value, value)
+    if len(value) != 2:
+        raise ValueError(f"{name}: a pair (for X, for Y) has two members; got {len(value)}.")
+    return Sides(*value)
+
+
 def check_n_states(n_states: Any, kinds: Iterable[InputKind | None]) -> None:
     """Checks for None, a table size, or a pair of them; only tables have one."""
-    if n_states is None:
-        return
-    if "ids" not in kinds:
+    if n_states is not None and "ids" not in kinds:
         raise ValueError("n_states: only encoder='tabular' has a table of states; leave n_states out.")
-    sizes = n_states if isinstance(n_states, tuple | list) else [n_states, n_states]
-    if len(sizes) != 2:
-        raise ValueError(f"n_states: expected an integer or a pair (for X, for Y); got {n_states!r}.")
-    for size in sizes:
+    for size in both_sides("n_states", n_states):
         if size is not None:
             check_integer("n_states", size, 2)
 
 
-def encoder_sides(encoder: Any) -> tuple[Any, Any]:
-    """Returns the encoders of X and of Y: the members of a pair, else the same encoder twice."""
-    if isinstance(encoder, tuple | list):
-        if len(encoder) != 2:
-            raise ValueError(f"encoder: a pair (for X, for Y) has two members; got {len(encoder)}.")
-        return encoder[0], encoder[1]
-    return encoder, encoder
-
-
 def input_kinds(encoder: Any) -> Sides:
     """Returns what the encoders of X and Y read; None (anything) for the user's own."""
-    return Sides(*map(_input_kind, encoder_sides(encoder)))
-
-
-def _input_kind(encoder: Any) -> InputKind | None:
-    if isinstance(encoder, str):
-        return ENCODERS[check_choice("encoder", encoder, ENCODERS)].inputs
-    if isinstance(encoder, eqx.Module) or callable(encoder):
-        return None
-    raise TypeError(
-        f"encoder: expected one of {', '.join(map(repr, ENCODERS))}, an Equinox module, a function "
-        f"(key, shape, k) -> module, or a pair of these; got {encoder!r}."
-    )
+    kinds: list[InputKind | None] = []
+    for side in both_sides("encoder", encoder):
+        if isinstance(side, str):
+            kinds.append(ENCODERS[check_choice("encoder", side, ENCODERS)].inputs)
+        elif isinstance(side, eqx.Module) or callable(side):
+            kinds.append(None)
+        else:
+            raise TypeError(
+                f"encoder: expected one of {', '.join(map(repr, ENCODERS))}, an Equinox module, a function "
+                f"(key, shape, k) -> module, or a pair of these; got {side!r}."
+            )
+    return Sides(*kinds)
 
 
 def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
@@ -124,10 +119,7 @@ def check_network(name: str, network: Any, spec: InputSpec, k: int) -> None:
     described = f"of shape {example.shape} and type {example.dtype}"
     out = eval_network(name, network, example, described, "rows, without a batch axis")
     if getattr(out, "shape", None) != (k,) or not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(
-            f"{name}: the module must return k = {k} floats, shape ({k},); got {getattr(out, 'shape', out)} "
-            f"{getattr(out, 'dtype', '')}."
-        )
+        raise ValueError(f"{name}: the module must return k = {k} floats, shape ({k},); got {out}.")
 
 
 def eval_network(name: str, network: Any, example: Any, described: str, unit: str) -> Any:
@@ -135,9 +127,8 @@ def eval_network(name: str, network: Any, example: Any, described: str, unit: st
     try:
         out = eqx.filter_eval_shape(network, example)
     except Exception as error:
-        raise ValueError(
-            f"{name}: the module failed on one observation {described}: {error}. It is called on single {unit}."
-        ) from error
+        failed = f"{name}: the module failed on one observation {described}: {error}"
+        raise ValueError(f"{failed}. It is called on single {unit}.") from error
     if not any(jax.tree.leaves(trainable_mask(network))):
         raise ValueError(f"{name}: the module has no floating-point arrays, so there is nothing to train.")
     return out
@@ -151,9 +142,7 @@ def convert_rows(name: str, rows: Any) -> Any:
 
     Strings are refused. Everything else is returned as it is.
     """
-    if hasattr(rows, "detach") and hasattr(
-        rows, "requires_grad"
-    ):  # a torch tensor; torch need not be installed
+    if hasattr(rows, "detach") and hasattr(rows, "requires_grad"):  # torch need not be installed
         rows = rows.detach()
         rows = np.asarray(rows.cpu() if hasattr(rows, "cpu") else rows)
     dtype = getattr(rows, "dtype", None)
@@ -161,10 +150,8 @@ def convert_rows(name: str, rows: Any) -> Any:
         return np.asarray(rows).astype(np.float32)
     kind = getattr(dtype, "kind", "O")
     if kind in "USTO" and not scipy.sparse.issparse(rows) and _has_strings(rows):
-        raise ValueError(
-            f"{name}: strings are not supported. Encode them as integer ids: np.unique({name}, return_inverse=True)[1] "
-            "(DeRex reads ids with encoder='tabular')."
-        )
+        fix = f"np.unique({name}, return_inverse=True)[1] (DeRex reads ids with encoder='tabular')"
+        raise ValueError(f"{name}: strings are not supported. Encode them as integer ids: {fix}.")
     return rows
 
 
@@ -181,14 +168,10 @@ def _has_strings(rows: Any) -> bool:
 def check_rows(name: str, rows: Any, kind: InputKind | None) -> np.ndarray:
     """Checks for an array of observations with finite values and the rank its encoder reads; copies no memory map."""
     if scipy.sparse.issparse(rows):
-        raise TypeError(
-            f"{name}: sparse matrices are not supported; pass a dense array, such as {name}.toarray()."
-        )
+        raise TypeError(f"{name}: sparse matrices are not supported; pass a dense array: {name}.toarray().")
     array = check_numeric(name, rows)
     if array.ndim == 0 or array.size == 0:
-        raise ValueError(
-            f"{name}: expected at least one row with at least one value, got shape {array.shape}."
-        )
+        raise ValueError(f"{name}: expected at least one row with some value, got shape {array.shape}.")
     checked = CHECKS[kind](name, array)
     if checked.dtype.kind == "f":
         check_finite(name, checked)
@@ -207,55 +190,41 @@ def _check_ids(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
+        fix = "For vectors use encoder='mlp', for images encoder='conv'."
         raise ValueError(
-            f"{name}: encoder='tabular' reads integer ids of shape (n,) or (n, 1), got shape {array.shape}. "
-            "For vectors use encoder='mlp', for images encoder='conv'."
+            f"{name}: encoder='tabular' reads integer ids of shape (n,), got {array.shape}. {fix}"
         )
     if array.dtype.kind == "f":
         check_finite(name, array)
-        broken = np.flatnonzero(array != np.round(array))
+        broken = np.flatnonzero((array != np.round(array)) | (np.abs(array) > MAX_INTEGER))
         if len(broken):
-            raise ValueError(
-                f"{name}: encoder='tabular' reads integer ids, got {array[broken[0]]} in row {broken[0]}. For vectors "
-                "use encoder='mlp'."
-            )
-    least, largest = map(int, min_max(array))
-    if least < 0:
-        raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
-    if largest > MAX_ID:
-        raise ValueError(f"{name}: ids must be below 2**31, got {largest}. {RENUMBER.format(name)}")
-    return array if array.dtype.kind in "iu" else array.astype(np.int32)
+            came = f"{array[broken[0]]} in row {broken[0]}"
+            raise ValueError(f"{name}: encoder='tabular' reads integer ids, got {came}. For vectors: 'mlp'.")
+    return array if array.dtype.kind in "iu" else array.astype(np.int64)
 
 
 def _check_vectors(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise ValueError(
-            f"{name}: expected vectors of shape (n, features), got shape {array.shape}. "
-            "For images use encoder='conv', or flatten: X.reshape(len(X), -1)."
-        )
+        fix = f"For images use encoder='conv', or flatten: {name}.reshape(len({name}), -1)."
+        raise ValueError(f"{name}: expected vectors of shape (n, features), got shape {array.shape}. {fix}")
     return array
 
 
 def _check_images(name: str, array: np.ndarray) -> np.ndarray:
     if array.ndim != 4:
-        raise ValueError(
-            f"{name}: encoder='conv' reads images of shape (n, height, width, channels), got shape {array.shape}. "
-            "For grey images add a last axis: X[..., None]."
-        )
+        expected = "encoder='conv' reads images of shape (n, height, width, channels)"
+        raise ValueError(f"{name}: {expected}, got {array.shape}. For grey images: {name}[..., None].")
     return array
 
 
 def check_32_bits(name: str, array: np.ndarray) -> np.ndarray:
     """Checks that no integer is too large for 32 bits."""
-    if array.dtype.kind in "iu":
-        least, largest = min_max(array)
-        if least < -MAX_ID or largest > MAX_ID:
-            raise ValueError(
-                f"{name}: integers are read in 32 bits, got values from {least} to {largest}. Rescale them, or pass "
-                f"floats: {name}.astype(np.float32)."
-            )
+    least, largest = min_max(array) if array.dtype.kind in "iu" else (0, 0)
+    if least < -MAX_INTEGER or largest > MAX_INTEGER:
+        came = f"integers are read in 32 bits, got values from {least} to {largest}"
+        raise ValueError(f"{name}: {came}. Rescale them, or pass floats: {name}.astype(np.float32).")
     return array
 
 
@@ -289,16 +258,13 @@ def check_finite(name: str, array: np.ndarray) -> None:
         counts = {"NaN": nan, "infinity or values too large for single precision": infinite}
         found = " and ".join(f"{what} ({n} of {array.size} values)" for what, n in counts.items() if n)
         place = f"row {first[0]}" + (f", column {first[1]}" if len(first) == 2 else "")
-        raise ValueError(
-            f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale such rows first."
-        )
+        raise ValueError(f"{name}: Input contains {found}, first in {place}. Remove, impute or rescale them.")
 
 
 def check_precision(name: str, array: np.ndarray) -> None:
     """Checks that single precision can hold the variation of each column (not of time stamps in seconds)."""
-    mean = np.asarray(sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))) / len(
-        array
-    )
+    total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(array))
+    mean = np.asarray(total) / len(array)
     reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(array)], axis=0)
     lost = (reach > 0.0) & ((reach < MIN_REACH) | (reach < MIN_RELATIVE_REACH * np.abs(mean)))
     if lost.any():
@@ -311,20 +277,16 @@ def check_precision(name: str, array: np.ndarray) -> None:
 
 def check_given(y: Any, estimator: str) -> None:
     """Checks that there is a second array."""
-    if y is None:
-        raise ValueError(
-            f"This {estimator} estimator requires y to be passed, but the target y is None: row i of y is what "
-            "followed row i of X."
-        )
+    if y is None:  # in scikit-learn's words
+        what = f"This {estimator} estimator requires y to be passed, but the target y is None"
+        raise ValueError(f"{what}: row i of y is what followed row i of X.")
 
 
 def check_lengths(x: np.ndarray, y: np.ndarray) -> None:
     """Checks that X and Y have as many rows."""
     if len(x) != len(y):
-        raise ValueError(
-            f"X and Y: row i of Y is the successor of row i of X, so they need equal lengths; "
-            f"got {len(x)} and {len(y)}."
-        )
+        came = f"{len(x)} and {len(y)}"
+        raise ValueError(f"X and Y: row i of Y followed row i of X, so they need equal lengths; got {came}.")
 
 
 def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
@@ -339,55 +301,26 @@ def check_pairs(x: np.ndarray, y: np.ndarray, k: int) -> None:
     for name, array in zip("XY", (x, y), strict=True):
         first = np.asarray(array[:1])
         if all(np.all(block == first) for block in iterate_blocks(array)):
-            raise ValueError(
-                f"{name}: every row is the same; a decomposition needs at least two different rows."
-            )
+            raise ValueError(f"{name}: every row is the same; a decomposition needs two that differ.")
 
 
-def check_k(k: int, half: int, rows: Sides, specs: Sides) -> None:
-    """Checks that k is less than the rows of a half, and (tabular) than the distinct ids on both sides."""
-    if k >= half:
-        raise ValueError(
-            f"k: expected less than half the batch, {half}; got {k}. Use batch_size >= {2 * k + 2} or a smaller k."
-        )
+def check_k(k: int, half: int | None, rows: Sides, specs: Sides) -> None:
+    """Checks that k is less than the rows of half a batch, and (tabular) than the distinct ids on both sides.
+
+    `half` is None for a stream: it shows its ids little by little, so k is compared with the size of the table.
+    """
+    if half is not None and k >= half:
+        fix = f"Use batch_size >= {2 * k + 2} or a smaller k."
+        raise ValueError(f"k: expected less than half the batch, {half}; got {k}. {fix}")
     for name, array, spec in zip("XY", rows, specs, strict=True):
-        distinct = np.count_nonzero(count_ids(array, spec.n_ids)) if spec.kind == "ids" else k + 1
-        if k >= distinct:
-            raise ValueError(
-                f"k: expected less than the number of distinct rows of {name}, {distinct}; got {k}. Use k <= "
-                f"{distinct - 1}."
-            )
-
-
-def check_table_k(k: int, specs: Sides) -> None:
-    """Checks k against the size of the table: a stream shows its ids little by little."""
-    for name, spec in zip("XY", specs, strict=True):
-        if spec.n_ids and k >= spec.n_ids:
-            raise ValueError(
-                f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Use a smaller k."
-            )
-
-
-def check_like_fitted(name: str, array: np.ndarray, spec: InputSpec, estimator: str) -> None:
-    """Checks that observations have the shape and type, and ids the range, of the training data."""
-    if array.shape[1:] != spec.shape:
-        if len(spec.shape) == 1 and array.ndim == 2:
-            raise ValueError(
-                f"{name} has {array.shape[1]} features, but {estimator} is expecting {spec.shape[0]} features as input."
-            )
-        raise ValueError(f"{name}: expected rows of shape {spec.shape}, as in fit; got {array.shape[1:]}.")
-    # Vectors are rescaled by their values, whatever their type.
-    if device_dtype(array.dtype, spec.kind) != spec.dtype and spec.kind != "vectors":
-        raise ValueError(
-            f"{name}: the model was fitted on values of type {spec.dtype}, got {array.dtype}. Convert them as for fit; "
-            "images of bytes are read as fractions of 255, others as they are."
-        )
-    largest = int(min_max(array)[1]) if spec.n_ids else 0
-    if spec.n_ids and largest >= spec.n_ids:
-        raise ValueError(
-            f"{name}: ids run from 0 to {spec.n_ids - 1}, got {largest}. Fit with n_states > {largest} to leave room "
-            "for states not yet seen."
-        )
+        if spec.kind != "ids":
+            continue
+        if half is None and k >= spec.n_ids:
+            raise ValueError(f"k: expected less than the {spec.n_ids} states of {name}, got {k}. Lower k.")
+        distinct = np.count_nonzero(count_ids(array, spec.n_ids))
+        if half is not None and k >= distinct:
+            what = f"the number of distinct rows of {name}, {distinct}"
+            raise ValueError(f"k: expected less than {what}; got {k}. Use k <= {distinct - 1}.")
 
 
 def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
@@ -395,3 +328,36 @@ def device_dtype(dtype: np.dtype, kind: InputKind | None) -> str:
     if kind == "ids" or (kind is None and dtype.kind in "iu" and dtype != np.uint8):
         return "int32"
     return "uint8" if dtype == np.uint8 else "float32"
+
+
+def make_spec(name: str, rows: np.ndarray, kind: InputKind | None, declared: Any) -> InputSpec:
+    """Makes the `InputSpec` of rows; a table has the declared size, or one past the largest id."""
+    dtype = device_dtype(rows.dtype, kind)
+    if kind != "ids":
+        return InputSpec(tuple(rows.shape[1:]), 0, kind, dtype)
+    least, largest = map(int, min_max(rows))
+    if least < 0:
+        raise ValueError(f"{name}: ids must be >= 0, got {least}. Number the states from 0.")
+    if declared is None and largest >= MAX_TABLE:
+        raise ValueError(
+            f"{name}: ids up to {largest} would need a table of as many rows. Renumber them: "
+            f"np.unique({name}, return_inverse=True)[1]. If such a table is meant, set n_states={largest + 1}."
+        )
+    if declared is not None and largest >= declared:
+        expected = f"ids run from 0 to n_states - 1 = {declared - 1}"
+        raise ValueError(f"{name}: {expected}, got {largest}. Fit with n_states > {largest}.")
+    return InputSpec((), largest + 1 if declared is None else int(declared), kind, dtype)
+
+
+def check_same_spec(name: str, now: InputSpec, then: InputSpec, like: str) -> None:
+    """Checks that observations have the shape and the type that they should have."""
+    if now.shape != then.shape:
+        raise ValueError(f"{name}: expected observations of shape {then.shape}, {like}; got {now.shape}.")
+    if now.dtype != then.dtype:
+        bytes_note = (
+            " Images of bytes are read as fractions of 255." if "uint8" in (now.dtype, then.dtype) else ""
+        )
+        raise ValueError(
+            f"{name}: expected values of type {then.dtype}, {like}; got {now.dtype}. Convert them: "
+            f"{name}.astype(np.{then.dtype}).{bytes_note}"
+        )

@@ -31,7 +31,7 @@ from derex.envs import FOUR_ROOMS, GridWorld, HiddenAgent
 from derex.envs.grid.hidden import Walk
 from derex.estimators import HistoryDeRex, fit_together
 from derex.estimators.decoder import belief_scores, fit_readout
-from derex.estimators.streams import fit_untrained
+from derex.estimators.histories import fit_untrained
 from derex.studies.definitions import PomdpCase, PomdpStudy
 from derex.types import Trajectories
 
