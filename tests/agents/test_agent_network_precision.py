@@ -132,5 +132,5 @@ def test_training_in_half_precision_stays_finite_and_keeps_its_parameters_single
 def test_options_that_are_not_there(option, value):
     with pytest.raises(ValueError, match=f"agent.{option}: expected one of .*, got {value}"):
         AgentConfig(**{option: value})
-    with pytest.raises(ValueError, match="compute: expected one of float32, bfloat16; got 'float16'"):
+    with pytest.raises(ValueError, match="compute: expected one of float32, bfloat16, got 'float16'"):
         cast_to_precision((), "float16")

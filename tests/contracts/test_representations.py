@@ -31,11 +31,10 @@ from derex.representations import (
     Sizes,
     find_representation,
 )
-from derex.representations.base import no_auxiliary, track_nothing
+from derex.representations.base import OptimisedTraining, no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
 from derex.representations.states import StatesConfig
 from derex.types import Trajectories

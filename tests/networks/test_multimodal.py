@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from derex.agents.network import AgentNetwork, describe_parts
-from derex.networks.images import FEATURES, ResidualNetwork, max_pool
 from derex.networks.inputs import UNITS
-from derex.networks.paper import make_agent_embedding
+from derex.networks.paper import FEATURES, ResidualNetwork, make_agent_embedding, max_pool
 from derex.networks.tokens import STATE
 from derex.representations import METHODS, Sizes
 from derex.representations.base import RolloutView
@@ -142,7 +141,7 @@ def test_every_form_reads_all_parts(method, form):
 
 def test_an_encoder_that_is_not_there():
     with pytest.raises(
-        ValueError, match="encoder: expected one of plain, appendix, appendix-conv; got 'resnet'"
+        ValueError, match="encoder: expected one of plain, appendix, appendix-conv, got 'resnet'"
     ):
         agent(["vector"], "resnet")
 

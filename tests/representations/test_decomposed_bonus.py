@@ -12,10 +12,10 @@ from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations import RepresentationState, RolloutView, Sizes
+from derex.representations.base import OptimisedTraining
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 

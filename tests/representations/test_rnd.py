@@ -10,7 +10,7 @@ import pytest
 from derex.agents.network import AgentNetwork, describe_parts
 from derex.networks.inputs import compute_flat_size, flatten_observation
 from derex.representations import RolloutView, Sizes
-from derex.representations.optimised import OptimisedTraining
+from derex.representations.base import OptimisedTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndConfig
 from derex.types import Symbols, Trajectories, Words
 

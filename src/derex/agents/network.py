@@ -54,8 +54,7 @@ class NetworkOutput(NamedTuple):
     view: RolloutView
     policy: Float[Array, "B S P"]
     value: Float[Array, "B S V"]
-    memory: Any
-    """after the last step"""
+    memory: Any  # after the last step
 
 
 class AgentNetwork(eqx.Module):
@@ -67,8 +66,7 @@ class AgentNetwork(eqx.Module):
     value: AgentHead
     compute: str = eqx.field(static=True)
     """precision of the matrix products of F₁ and F₂; parameters and outputs stay in float32"""
-    sees_action: bool = eqx.field(static=True)
-    """whether O_t holds the previous action"""
+    sees_action: bool = eqx.field(static=True)  # whether O_t holds the previous action
 
     def __init__(
         self,

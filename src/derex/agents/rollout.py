@@ -40,31 +40,22 @@ class Actor(NamedTuple):
 
     environment: Any
     time_step: TimeStep
-    previous_action: Float[Array, "B A"]
-    """encoded; 0 at first steps"""
-    memory: Any
-    """of the core, before `time_step`"""
+    previous_action: Float[Array, "B A"]  # encoded; 0 at first steps
+    memory: Any  # of the core, before `time_step`
 
 
 class Rollout(NamedTuple):
     """Experience of T transitions; transition t goes from step t to step t + 1."""
 
-    trajectories: Trajectories
-    """S steps; previous actions are encoded"""
-    memory: Any
-    """of the core before step 0"""
+    trajectories: Trajectories  # S steps; previous actions are encoded
+    memory: Any  # of the core before step 0
     action: Shaped[Array, "B T *action"]
-    policy: Float[Array, "B T P"]
-    """parameters of the policy that acted"""
-    value: Float[Array, "B S V"]
-    """of the network that acted"""
+    policy: Float[Array, "B T P"]  # parameters of the policy that acted
+    value: Float[Array, "B S V"]  # of the network that acted
     reward: Float[Array, "B T"]
-    discount: Float[Array, "B T"]
-    """0 where step t + 1 terminated the episode"""
-    last: Bool[Array, "B T"]
-    """whether step t + 1 ended the episode, by termination or truncation"""
-    valid: Bool[Array, "B T"]
-    """False where step t was the last of an episode: the transition is a reset"""
+    discount: Float[Array, "B T"]  # 0 where step t + 1 terminated the episode
+    last: Bool[Array, "B T"]  # whether step t + 1 ended the episode, by termination or truncation
+    valid: Bool[Array, "B T"]  # False where step t was the last of an episode: the transition is a reset
     state_id: Int[Array, "B S"] | None
     """the environment's id of each state, where it has one; for diagnostics, never for learning"""
 
@@ -72,8 +63,7 @@ class Rollout(NamedTuple):
 class AgentMemory(NamedTuple):
     """State that an agent carries from one step to the next. Every array begins with B."""
 
-    previous_action: Float[Array, "B W"]
-    """encoded"""
+    previous_action: Float[Array, "B W"]  # encoded
     core: Any
 
 
@@ -81,13 +71,10 @@ class Decision(NamedTuple):
     """Output of one inference step (`act`)."""
 
     action: Shaped[Array, "B *action"]
-    parameters: Float[Array, "B P"]
-    """of the policy"""
+    parameters: Float[Array, "B P"]  # of the policy
     value: Float[Array, "B V"]
-    previous_action: Float[Array, "B W"]
-    """as the network saw it: encoded, 0 at first steps"""
-    memory: AgentMemory
-    """for the next step"""
+    previous_action: Float[Array, "B W"]  # as the network saw it: encoded, 0 at first steps
+    memory: AgentMemory  # for the next step
 
 
 def init_memory(network: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:

@@ -85,8 +85,7 @@ class Trained(NamedTuple):
     """Everything that the agent's optimiser trains."""
 
     network: AgentNetwork
-    joint: Any
-    """networks of the representation that are trained with the agent"""
+    joint: Any  # networks of the representation that are trained with the agent
     duals: Duals
 
 
@@ -103,8 +102,7 @@ class RewardStreams(NamedTuple):
     """One reward stream, or several that each have a value function."""
 
     rewards: Float[Array, "B T V"]
-    weights: Float[Array, " V"]
-    """of their advantages"""
+    weights: Float[Array, " V"]  # of their advantages
     gammas: Float[Array, " V"]
 
 

@@ -69,27 +69,20 @@ def generalised_advantage_estimation(
 class Duals(NamedTuple):
     """Dual variables: positive, learnt like parameters."""
 
-    temperature: Float[Array, ""]
-    """η"""
-    multipliers: Float[Array, " P"]
-    """α, one for each part of the divergence"""
+    temperature: Float[Array, ""]  # η
+    multipliers: Float[Array, " P"]  # α, one for each part of the divergence
 
 
 class VmpoTerms(NamedTuple):
     """The three summands of the loss, and diagnostics without gradient."""
 
-    policy: Float[Array, ""]
-    """L_π"""
-    temperature: Float[Array, ""]
-    """L_η"""
-    kl: Float[Array, ""]
-    """L_α, all parts"""
-    divergence: Float[Array, " P"]
-    """mean KL(π_old ‖ π), to be compared with ε_α"""
+    policy: Float[Array, ""]  # L_π
+    temperature: Float[Array, ""]  # L_η
+    kl: Float[Array, ""]  # L_α, all parts
+    divergence: Float[Array, " P"]  # mean KL(π_old ‖ π), to be compared with ε_α
     relative_entropy: Float[Array, ""]
     """KL(ψ ‖ uniform), to be compared with ε_η: ∂L_η/∂η = ε_η - KL(ψ ‖ uniform)"""
-    selected: Int[Array, ""]
-    """number of transitions with ψ > 0"""
+    selected: Int[Array, ""]  # number of transitions with ψ > 0
 
 
 def initial_duals(parts: int, temperature: float = 1.0, multiplier: float = 5.0) -> Duals:

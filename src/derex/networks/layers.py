@@ -17,6 +17,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Num, PyTree, Shaped
 
+from derex._text import require
+
 PRECISIONS = ("float32", "bfloat16")
 HALF = jnp.dtype(jnp.bfloat16)
 BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
@@ -24,8 +26,7 @@ BLOCK_BYTES = 1 << 26  # how much of a memory-mapped array is read at a time
 
 def cast_to_precision(module: Any, precision: str) -> Any:
     """Cast the trained arrays of a module; `Fixed` parts, such as a mean, keep their precision."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"compute: expected one of {', '.join(PRECISIONS)}; got {precision!r}.")
+    require(precision in PRECISIONS, "compute", f"one of {', '.join(PRECISIONS)}", repr(precision))
     if precision == "float32":
         return module
     trained, rest = eqx.partition(module, trainable_mask(module))
@@ -72,8 +73,7 @@ class Standardise(eqx.Module):
         self.mean, self.reach = Fixed(jnp.zeros(size)), Fixed(jnp.ones(size))
 
     def prepared(self, rows: np.ndarray) -> Standardise:
-        total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(rows))
-        mean = np.asarray(total) / len(rows)
+        mean = compute_mean(rows)
         reach = np.max([np.abs(block - mean).max(axis=0) for block in iterate_blocks(rows)], axis=0)
         reach = np.where(reach > 0.0, reach, 1.0)
         fixed = tuple(Fixed(jnp.asarray(value, self.mean.value.dtype)) for value in (mean, reach))
@@ -81,6 +81,12 @@ class Standardise(eqx.Module):
 
     def __call__(self, x: Num[Array, " size"]) -> Float[Array, " size"]:
         return (x - self.mean.value) / self.reach.value
+
+
+def compute_mean(rows: np.ndarray) -> np.ndarray:
+    """Mean over the rows, in one pass."""
+    total = sum(block.sum(axis=0, dtype=np.float64) for block in iterate_blocks(rows))
+    return np.asarray(total) / len(rows)
 
 
 def iterate_blocks(array: np.ndarray) -> Iterator[np.ndarray]:

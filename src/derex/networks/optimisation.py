@@ -19,10 +19,8 @@ class Optimised(NamedTuple):
 
     networks: Any
     optimiser: optax.OptState
-    carry: Any
-    """after the last step"""
-    outputs: Any
-    """of `loss`, stacked: arrays (steps, …)"""
+    carry: Any  # after the last step
+    outputs: Any  # of `loss`, stacked: arrays (steps, …)
 
 
 def clipped_adam(learning_rate: float, clip: float, epsilon: float) -> optax.GradientTransformation:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex._text import require
 from derex.networks.layers import match_precision, matmul
 
 GPU_UNROLL = 4
@@ -49,8 +50,7 @@ class LSTM(eqx.Module):
     residual: bool = eqx.field(static=True)
 
     def __init__(self, size: int, width: int, residual: bool = False, *, key: PRNGKeyArray):
-        if residual and size != width:
-            raise ValueError(f"residual: expected as many inputs as units, got {size} and {width}.")
+        require(not residual or size == width, "residual", "as many inputs as units", f"{size} and {width}")
         self.residual = residual
         input_key, state_key = jax.random.split(key)
         self.input_weight = jax.nn.initializers.glorot_uniform()(input_key, (size, 4 * width))
