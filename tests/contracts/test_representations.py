@@ -180,7 +180,7 @@ def still(request: pytest.FixtureRequest) -> tuple[Built, RepresentationState]:
 
 @cache
 def network() -> AgentNetwork:
-    return AgentNetwork(PARTS, A, A, width=W, key=jax.random.key(0))
+    return AgentNetwork(AgentConfig(width=W), PARTS, Categorical(A), key=jax.random.key(0))
 
 
 def steps(seed: int, first: Any = None) -> Trajectories:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, describe_parts
+from derex.agents.policy import Categorical
 from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
@@ -47,7 +49,7 @@ def random_walk(streams: int, length: int, seed: int) -> tuple[Trajectories, np.
 
 
 def view_of(trajectories: Trajectories, width: int = 8) -> RolloutView:
-    network = AgentNetwork(PARTS, A, A, width=width, key=jax.random.key(0))
+    network = AgentNetwork(AgentConfig(width=width), PARTS, Categorical(A), key=jax.random.key(0))
     return network(trajectories, network.core.initial(len(trajectories.first))).view
 
 

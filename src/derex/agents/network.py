@@ -26,7 +26,7 @@ from derex.types import Trajectories
 POLICY_SCALE = 0.01  # of the last layer at the start: all actions are nearly equally likely
 VALUE_SCALE = 0.1
 
-__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts", "make_network"]
+__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts"]
 
 
 class AgentHead(eqx.Module):
@@ -69,26 +69,17 @@ class AgentNetwork(eqx.Module):
     sees_action: bool = eqx.field(static=True)  # whether O_t holds the previous action
 
     def __init__(
-        self,
-        observation: tuple[Part, ...],
-        action: int,
-        outputs: int,
-        values: int = 1,
-        core: str = "lstm",
-        width: int = 128,
-        encoder: str = "plain",
-        compute: str = "float32",
-        sees_action: bool = True,
-        *,
-        key: PRNGKeyArray,
+        self, config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
     ):
-        """`action`: numbers that encode an action; `outputs`: policy parameters; `values`: value streams."""
+        """The untrained network for observations of these parts and actions of that policy."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
-        self.compute, self.sees_action = compute, sees_action
-        self.embedding = make_agent_embedding(encoder, observation, action, width, key=embedding_key)
-        self.core = make_core(core, width, width, key=core_key)
-        self.policy = AgentHead(width, outputs, POLICY_SCALE, key=policy_key)
-        self.value = AgentHead(width, values, VALUE_SCALE, key=value_key)
+        width, self.compute, self.sees_action = config.width, config.compute, config.previous_action
+        self.embedding = make_agent_embedding(
+            config.encoder, observation, policy.width, width, key=embedding_key
+        )
+        self.core = make_core(config.core, width, width, key=core_key)
+        self.policy = AgentHead(width, policy.size, POLICY_SCALE, key=policy_key)
+        self.value = AgentHead(width, 2 if config.two_values else 1, VALUE_SCALE, key=value_key)
 
     def __call__(self, trajectories: Trajectories, memory: Any) -> NetworkOutput:
         """Evaluates all steps, starting from the core's `memory` before the first."""
@@ -102,21 +93,3 @@ class AgentNetwork(eqx.Module):
         beliefs = jnp.moveaxis(beliefs, 0, 1)
         view = RolloutView(trajectories, embedded, beliefs)
         return NetworkOutput(view, self.policy(beliefs), self.value(beliefs), memory)
-
-
-def make_network(
-    config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
-) -> AgentNetwork:
-    """Builds the network that `config` describes."""
-    return AgentNetwork(
-        observation,
-        policy.width,
-        policy.size,
-        values=2 if config.two_values else 1,
-        core=config.core,
-        width=config.width,
-        encoder=config.encoder,
-        compute=config.compute,
-        sees_action=config.previous_action,
-        key=key,
-    )

@@ -18,7 +18,7 @@ from derex._text import check_ranges
 from derex.networks.histories import Embedded, Head, Pairs, apply_per_step
 from derex.networks.recurrent import LSTM
 from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus, prefix_errors
-from derex.representations.decomposed import HistoryConfig
+from derex.representations.decomposed import FuturesConfig
 
 
 class BeliefHeads(eqx.Module):
@@ -30,7 +30,7 @@ class BeliefHeads(eqx.Module):
 
 
 @dataclass(frozen=True)
-class BeliefConfig(HistoryConfig):
+class BeliefConfig(FuturesConfig):
     """A decomposition of the agent's beliefs, trained with the agent."""
 
     weight: float = 0.01

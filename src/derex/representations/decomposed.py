@@ -228,7 +228,7 @@ class DecomposedConfig:
         )
 
 
-class HistoryConfig(DecomposedConfig):
+class FuturesConfig(DecomposedConfig):
     """What the forms on histories share: h_t is paired with the future that their option `tests` describes."""
 
     @property

@@ -25,7 +25,7 @@ from derex.representations.base import (
     StateAndBonus,
     prefix_errors,
 )
-from derex.representations.decomposed import HistoryConfig
+from derex.representations.decomposed import FuturesConfig
 from derex.types import Trajectories
 
 
@@ -37,7 +37,7 @@ class HistoriesMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HistoriesConfig(HistoryConfig):
+class HistoriesConfig(FuturesConfig):
     """A decomposition of histories and tests, with its own networks."""
 
     training: OptimisedTraining = field(default_factory=OptimisedTraining)
