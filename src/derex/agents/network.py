@@ -15,7 +15,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
 from derex.agents.policy import Policy
-from derex.networks.histories import Embedded, Embedding
+from derex.networks.histories import Embedded, Embedding, read_forwards
 from derex.networks.inputs import Part, describe_parts
 from derex.networks.layers import cast_to_precision
 from derex.networks.paper import make_agent_embedding
@@ -88,8 +88,6 @@ class AgentNetwork(eqx.Module):
         acted = embedding.embed_actions(trajectories.previous_action) if self.sees_action else 0.0
         history = embedding.combine(observed, acted)
         embedded = Embedded(history, embedding.combine(observed, 0.0))
-        keep = 1.0 - trajectories.first.astype(history.dtype)
-        beliefs, memory = core(jnp.moveaxis(history, 1, 0), keep.T, memory)
-        beliefs = jnp.moveaxis(beliefs, 0, 1)
+        beliefs, memory = read_forwards(core, history, trajectories.first, memory)
         view = RolloutView(trajectories, embedded, beliefs)
         return NetworkOutput(view, self.policy(beliefs), self.value(beliefs), memory)

@@ -1,59 +1,30 @@
 """Policies as distributions over actions, parametrised by a network's output.
 
-A policy is a hashable record without arrays; its parameters are finite arrays (*B, S).
-Shapes: *B leading axes, S policy parameters, W numbers that encode an action, P parts of the divergence.
+A policy is a hashable record without arrays; its parameters are finite arrays (*B, S). All have the same methods:
+`sample` draws one action for each element of the leading axes, `mode` is the likeliest action, `log_prob` is log π(a)
+and `entropy` -E log π(a). `kl` is KL(old ‖ new) in its P parts, named by `kl_parts`, each with its own bound and
+multiplier. `encoded` is the action as network input, zeros for no action.
+
+Shapes: *B leading axes, S = `size` policy parameters, W = `width` numbers that encode an action, P parts of the
+divergence.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Float32, Int, PRNGKeyArray, Shaped
+from jaxtyping import Float, Float32, Int, PRNGKeyArray
 
 from derex._text import require
 from derex.types import ActionSpec, Box, Discrete, MultiDiscrete
 
 INITIAL_SCALE = 0.5  # of a Gaussian whose parameters are 0, in units of half the range
 SMALLEST_SCALE = 1e-4  # in the same units
-
-
-@runtime_checkable
-class Policy(Protocol):
-    """A family of distributions over actions: pure functions in a hashable record."""
-
-    kl_parts: ClassVar[tuple[str, ...]]
-    """names of the P parts of the divergence; each has its own bound and multiplier"""
-
-    @property
-    def size(self) -> int:
-        """S, the number of parameters."""
-
-    @property
-    def width(self) -> int:
-        """W, the number of values that encode an action."""
-
-    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Shaped[Array, "..."]:
-        """Draws one action for each element of the leading axes."""
-
-    def mode(self, parameters: Float[Array, "*B S"]) -> Shaped[Array, "..."]:
-        """The likeliest action."""
-
-    def log_prob(self, parameters: Float[Array, "*B S"], action: Shaped[Array, "..."]) -> Float[Array, "*B"]:
-        """log π(a)."""
-
-    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
-        """-E log π(a)."""
-
-    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B P"]:
-        """KL(old ‖ new) in its P parts."""
-
-    def encoded(self, action: Shaped[Array, "..."]) -> Float32[Array, "*B W"]:
-        """The action as network input; zeros for no action."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +197,9 @@ class Gaussian:
         return jnp.clip(action, self.low, self.high).astype(jnp.float32)
 
 
+Policy: TypeAlias = Categorical | MultiCategorical | Gaussian
+
+
 def make_policy(action: ActionSpec) -> Policy:
     """The policy for an environment's actions."""
     match action:
@@ -242,7 +216,7 @@ def _sum(terms: list[Array]) -> Array:
     return jnp.sum(jnp.stack(terms), axis=0)
 
 
-def _checked(policy: Policy, parameters: Array) -> Array:
+def _checked(policy: Any, parameters: Array) -> Array:
     """The parameters, if their number is right."""
     good = parameters.shape[-1:] == (policy.size,)
     require(good, f"parameters of {policy}", f"shape (…, {policy.size})", parameters.shape)

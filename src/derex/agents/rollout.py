@@ -153,7 +153,9 @@ def collect_rollout(
     final, memory = actor.time_step, AgentMemory(actor.previous_action, actor.memory)
     _, output = evaluate_step(network, final.observation, final.first, memory)
     last = record(actor, output.value[:, 0])
-    steps, previous, value, state_id = jax.tree.map(_with_last, steps, last)
+    steps, previous, value, state_id = jax.tree.map(
+        lambda behind, final: jnp.moveaxis(jnp.concatenate([behind, final[None]]), 0, 1), steps, last
+    )
     trajectories = Trajectories(steps.observation, previous, steps.first, jnp.ones_like(steps.first))
     return actor, Rollout(
         trajectories=trajectories,
@@ -167,9 +169,3 @@ def collect_rollout(
         valid=~steps.first[:, 1:],
         state_id=state_id,
     )
-
-
-def _with_last(
-    behind: Shaped[Array, "T B *rest"], final: Shaped[Array, "B *rest"]
-) -> Shaped[Array, "B S *rest"]:
-    return jnp.moveaxis(jnp.concatenate([behind, final[None]]), 0, 1)

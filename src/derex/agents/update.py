@@ -25,7 +25,7 @@ from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Rollout
 from derex.agents.vmpo import Duals, generalised_advantage_estimation, initial_duals, projected, vmpo_loss
-from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
+from derex.networks.layers import clipped_adam, init_optimiser, run_gradient_steps
 from derex.representations.base import BonusUse, Representation, RepresentationState
 
 DECAY = 0.99

@@ -29,6 +29,7 @@ import scipy.sparse as sp
 from jaxtyping import Float64, Num
 from scipy.sparse.linalg import LinearOperator, svds
 
+from derex._text import require
 from derex.decomposition.chains import (
     Matrix,
     check_joint,
@@ -116,8 +117,7 @@ class Decomposition:
             singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm: Λ⁻¹ is then the
             pseudo-inverse, as in the proof of Theorem 3.
         """
-        if not sigma_floor >= 0:
-            raise ValueError(f"sigma_floor: expected a number >= 0, got {sigma_floor}.")
+        require(sigma_floor >= 0, "sigma_floor", "a number >= 0", sigma_floor)
         scaled = self.left
         if weighted:
             used = self.k if sigma_floor > 0 else self.rank
@@ -142,8 +142,7 @@ def decompose(
     Returns:
         The decomposition, with signs such that the largest entry of each left function is positive.
     """
-    if geometry not in GEOMETRIES:
-        raise ValueError(f"geometry: expected one of {', '.join(map(repr, GEOMETRIES))}, got {geometry!r}.")
+    require(geometry in GEOMETRIES, "geometry", f"one of {', '.join(map(repr, GEOMETRIES))}", repr(geometry))
     A = check_joint(joint)
     d, d_next = compute_marginals(A)
     rows, columns = np.flatnonzero(d > 0), np.flatnonzero(d_next > 0)
@@ -229,9 +228,7 @@ def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
         return largest
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
         raise TypeError(f"k: expected an integer, got {k!r} of type {type(k).__name__}.")
-    if not 1 <= k <= largest:
-        raise ValueError(
-            f"k: expected 1 <= k <= {largest}, got {k}. The joint visits min(rows, columns) = {visited} "
-            f"states{', and the constant mode takes one component' if geometry == 'visitation' else ''}."
-        )
+    constant = ", and the constant mode takes one component" if geometry == "visitation" else ""
+    why = f"The joint visits min(rows, columns) = {visited} states{constant}."
+    require(1 <= k <= largest, "k", f"1 <= k <= {largest}", k, why)
     return int(k)

@@ -35,8 +35,7 @@ from derex.estimators import validation as check
 from derex.estimators.data import Source, map_rows, sample_indices
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS, InputSpec
-from derex.networks.layers import Fixed, trainable_mask
-from derex.networks.optimisation import init_optimiser, run_gradient_steps
+from derex.networks.layers import Fixed, init_optimiser, run_gradient_steps, trainable_mask
 from derex.progress import ProgressBar
 
 Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ̃, largest off-diagonal

@@ -143,9 +143,16 @@ class HistoryNetworks(eqx.Module):
     ) -> tuple[Float[Array, "B T H"], LSTMState]:
         """b_t = F₂(F₁(O_0), …, F₁(O_t)) of every step, and the memory after the last."""
         memory = self.forward.initial(len(first)) if memory is None else memory
-        keep = 1.0 - first.astype(embedded.dtype)
-        out, memory = self.forward(jnp.moveaxis(embedded, 1, 0), keep.T, memory)
-        return jnp.moveaxis(out, 0, 1), memory
+        return read_forwards(self.forward, embedded, first, memory)
+
+
+def read_forwards(
+    core: Any, embedded: Float[Array, "B T width"], first: Bool[Array, "B T"], memory: Any
+) -> tuple[Float[Array, "B T H"], Any]:
+    """b_t of every step by the core F₂, which forgets everything at first steps, and its memory after the last."""
+    keep = 1.0 - first.astype(embedded.dtype)
+    out, memory = core(jnp.moveaxis(embedded, 1, 0), keep.T, memory)
+    return jnp.moveaxis(out, 0, 1), memory
 
 
 def apply_per_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:

@@ -22,7 +22,7 @@ from jaxtyping import Float, PRNGKeyArray
 from derex._text import LARGEST_COUNT, check_ranges, require
 from derex.networks.histories import Embedded
 from derex.networks.inputs import Part
-from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
+from derex.networks.layers import clipped_adam, init_optimiser, run_gradient_steps
 from derex.types import Trajectories
 
 ADAM_EPSILON = 1e-8  # of own optimisers: parameters of rare states have small gradients
