@@ -45,9 +45,8 @@ SIGMA_FLOOR = 0.05  # directions with smaller σ are noise that would dominate t
 RIDGE = 1e-5  # added to correlations: smaller variances are estimation noise
 LARGEST_RIDGE = 0.1  # with it, only non-finite correlations fail
 SHARE_QUANTILE = 0.99  # of fresh visits whose bonus is never raised
-UNSEEN_FLOOR = (
-    2.0**0.5
-)  # least bonus of an input unlike all training data, in units of the largest training bonus
+# Least bonus of an input unlike all training data, in units of the largest training bonus.
+UNSEEN_FLOOR = 2.0**0.5
 
 
 def compute_bonus(

@@ -59,7 +59,12 @@ def visitation(P_pi: Num[Any, "S S"], start: Num[Any, " S"] | int, horizon: int)
     """
     P_pi = _check_stochastic("P_pi", P_pi, square=True)
     require(horizon >= 1, "horizon", "at least 1 step", horizon)
-    d_t = _start_distribution(start, P_pi.shape[0])
+    n = P_pi.shape[0]
+    if np.ndim(start) == 0:
+        require(0 <= int(start) < n, "start", f"a state id in [0, {n - 1}]", start)
+        start = np.eye(n)[int(start)]
+    d_t = check_distribution("start", start)
+    require(len(d_t) == n, "start", f"{n} probabilities, one for each state", len(d_t))
     total = np.zeros_like(d_t)
     for _ in range(horizon):
         total += d_t
@@ -223,15 +228,6 @@ def _check_dynamics(P_sas: Any) -> Float64[np.ndarray, "S A S"]:
     good = P_sas.ndim == 3 and P_sas.shape[0] == P_sas.shape[2]
     require(good, "P_sas", "shape (states, actions, states)", P_sas.shape)
     return np.asarray(_check_stochastic("P_sas", P_sas.reshape(-1, P_sas.shape[2]))).reshape(P_sas.shape)
-
-
-def _start_distribution(start: Any, n_states: int) -> Float64[np.ndarray, " S"]:
-    if np.ndim(start) == 0:
-        require(0 <= int(start) < n_states, "start", f"a state id in [0, {n_states - 1}]", start)
-        return np.eye(n_states)[int(start)]
-    d_0 = check_distribution("start", start)
-    require(len(d_0) == n_states, "start", f"{n_states} probabilities, one for each state", len(d_0))
-    return d_0
 
 
 def _check_ids(name: str, ids: np.ndarray, size_name: str, size: int | None) -> int:

@@ -27,10 +27,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float64, Num
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import aslinearoperator, svds
 
 from derex._text import require
-from derex.decomposition.chains import (
+from derex.decomposition.chains import (  # noqa: F401  (all that is public there is public here)
     Matrix,
     check_joint,
     compute_marginals,
@@ -47,22 +47,6 @@ from derex.decomposition.chains import (
     vector_signs,
     visitation,
 )
-
-__all__ = [
-    "DENSE_LIMIT",
-    "Decomposition",
-    "Geometry",
-    "decompose",
-    "empirical_joint",
-    "joint_matrix",
-    "laplacian",
-    "laplacian_functions",
-    "policy_transition_matrix",
-    "state_action_matrix",
-    "stationary_distribution",
-    "successor_representation",
-    "visitation",
-]
 
 Geometry: TypeAlias = Literal["visitation", "counting"]
 GEOMETRIES: tuple[Geometry, ...] = ("visitation", "counting")
@@ -194,27 +178,15 @@ def _svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int)
 
 def _iterative_svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int) -> _Svd:
     """`_svd` without a dense matrix. Singular values below the method's accuracy, √eps, come out as 0."""
-    operator = matrix if rank_one is None else _PlusOuter(matrix, *rank_one)
+    operator = aslinearoperator(matrix)
+    if rank_one is not None:  # the sum is never formed
+        u, v = rank_one
+        operator = operator + aslinearoperator(u[:, None]) @ aslinearoperator(v[None, :])
     start = np.random.default_rng(0).standard_normal(min(matrix.shape))
     U, sigma, Vt = svds(operator, k=k, v0=start, solver="arpack")
     order = np.argsort(-sigma, kind="stable")
     sigma = np.where(sigma > np.sqrt(np.finfo(np.float64).eps) * sigma.max(), sigma, 0.0)
     return U[:, order], sigma[order], Vt[order].T
-
-
-class _PlusOuter(LinearOperator):
-    """The operator matrix + u vᵀ; the sum is never formed."""
-
-    def __init__(self, matrix: Matrix, u: np.ndarray, v: np.ndarray) -> None:
-        super().__init__(np.float64, matrix.shape)
-        self.matrix, self.transposed = matrix, sp.csr_array(matrix.T)
-        self.u, self.v = u[:, None], v[:, None]
-
-    def _matmat(self, X: np.ndarray) -> np.ndarray:
-        return self.matrix @ X + self.u * (self.v.T @ X)
-
-    def _rmatmat(self, X: np.ndarray) -> np.ndarray:
-        return self.transposed @ X + self.v * (self.u.T @ X)
 
 
 def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:

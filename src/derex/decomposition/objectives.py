@@ -17,17 +17,9 @@ from jax import Array
 from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
-from derex.decomposition.statistics import (
-    BatchStatistics,
-    Half,
-    batch_normalise,
-    clip_outputs,
-    compute_batch_statistics,
-    compute_moments,
-    sigma_hat,
-    standardise,
-    weighted_mean,
-)
+from derex._text import require
+from derex.decomposition import statistics
+from derex.decomposition.statistics import BatchStatistics, Half, sigma_hat, weighted_mean
 
 REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
 REFERENCE_LAMBDA_R = 10.0
@@ -85,8 +77,8 @@ def penalty_weight(lambda_r: float | int | str, k: int) -> float:
     """
     if lambda_r == "grow":
         return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
-    if isinstance(lambda_r, str | bool) or not 0.0 <= lambda_r < math.inf:
-        raise ValueError(f"lambda_r: expected a finite number >= 0 or 'grow', got {lambda_r!r}.")
+    good = not isinstance(lambda_r, str | bool) and 0.0 <= lambda_r < math.inf
+    require(good, "lambda_r", "a finite number >= 0 or 'grow'", repr(lambda_r))
     return float(lambda_r)
 
 
@@ -117,13 +109,15 @@ class DeRexObjective:
         else:
             off = (off_loss(sigmas[0]) + off_loss(sigmas[1])) / 2
         diag = (diag_loss(sigmas[0]) + diag_loss(sigmas[1])) / 2
-        return Estimate(-diag + self.lambda_r * off, compute_batch_statistics(first, second))
+        return Estimate(-diag + self.lambda_r * off, statistics.compute_batch_statistics(first, second))
 
     def _sigma(self, half: Half) -> Float[Array, "k k"]:
         if not self.normalise:
             return sigma_hat(*half)
-        f, g = (batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
-        return sigma_hat(clip_outputs(f, self.limit), clip_outputs(g, self.limit), half.weights)
+        f, g = (statistics.batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
+        return sigma_hat(
+            statistics.clip_outputs(f, self.limit), statistics.clip_outputs(g, self.limit), half.weights
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +141,7 @@ class NestedObjective:
         (cross_1, f_1, g_1), (cross_2, f_2, g_2) = (_nested_covariances(half) for half in (first, second))
         linear = -(jnp.sum(cross_1) + jnp.sum(cross_2))  # -2 tr Σ, averaged over the halves
         quadratic = jnp.sum(f_1 * g_2 + f_2 * g_1) / 2
-        return Estimate(linear + quadratic, compute_batch_statistics(first, second))
+        return Estimate(linear + quadratic, statistics.compute_batch_statistics(first, second))
 
 
 def attraction(
@@ -210,8 +204,8 @@ def graph_drawing_loss(
 def _normalise_together(half: Half) -> Half:
     """f of both ends of a half, batch-normalised together."""
     weights = None if half.weights is None else jnp.concatenate([half.weights, half.weights])
-    shared = compute_moments(jnp.concatenate([half.f, half.g]), weights)
-    return Half(standardise(half.f, shared), standardise(half.g, shared), half.weights)
+    shared = statistics.compute_moments(jnp.concatenate([half.f, half.g]), weights)
+    return Half(statistics.standardise(half.f, shared), statistics.standardise(half.g, shared), half.weights)
 
 
 @dataclass(frozen=True)
@@ -225,7 +219,7 @@ class GraphDrawingObjective:
 
     def __call__(self, first: Half, second: Half) -> Estimate:
         loss = graph_drawing_loss(first, second, self.lambda_r, paired=self.paired, normalise=self.normalise)
-        return Estimate(loss, compute_batch_statistics(first, second))
+        return Estimate(loss, statistics.compute_batch_statistics(first, second))
 
 
 def make_objective(
@@ -238,8 +232,7 @@ def make_objective(
         "nested": NestedObjective(),
         "laplacian": GraphDrawingObjective(weight),
     }
-    if name not in objectives:
-        raise ValueError(f"objective: expected one of {', '.join(map(repr, objectives))}; got {name!r}.")
+    require(name in objectives, "objective", f"one of {', '.join(map(repr, objectives))}", repr(name))
     return objectives[name]
 
 

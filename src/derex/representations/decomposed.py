@@ -29,15 +29,8 @@ from derex.decomposition import statistics
 from derex.decomposition.bonus import compute_bonus, compute_ritz_bonus, whiten, whiten_sigma
 from derex.decomposition.objectives import Objective, make_objective
 from derex.decomposition.statistics import BatchStatistics, RunningStatistics, sigma_hat
-from derex.networks.histories import (
-    Embedded,
-    Future,
-    PairNetworks,
-    Pairs,
-    make_future,
-    read_pairs,
-    split_halves,
-)
+from derex.networks import histories
+from derex.networks.histories import Pairs
 from derex.representations import base
 from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus
 from derex.types import Trajectories
@@ -147,7 +140,7 @@ class DecompositionConfig:
 
     def compute_loss(self, pairs: Pairs) -> Float[Array, ""]:
         """The loss on pairs of outputs, the streams split into two halves."""
-        return self.loss(*split_halves(*pairs)).loss
+        return self.loss(*histories.split_halves(*pairs)).loss
 
     def track(self, tracked: TrackedStatistics, pairs: Pairs) -> TrackedStatistics:
         """Updates Σ̃, moments and correlations; all from the same rows, or σ could exceed 1."""
@@ -235,9 +228,9 @@ class FuturesConfig(DecomposedConfig):
     @abstractmethod
     def tests(self) -> int | str: ...
 
-    def future(self) -> Future:
+    def future(self) -> histories.Future:
         """The futures that histories are paired with."""
-        return make_future(self.tests, self.decomposition.tied)
+        return histories.make_future(self.tests, self.decomposition.tied)
 
     @property
     def shortest_unroll(self) -> int:
@@ -246,12 +239,12 @@ class FuturesConfig(DecomposedConfig):
 
     def read_tests(
         self,
-        networks: PairNetworks,
-        embedded: Embedded,
+        networks: histories.PairNetworks,
+        embedded: histories.Embedded,
         beliefs: Float[Array, "B S H"],
         trajectories: Trajectories,
         key: PRNGKeyArray,
     ) -> Pairs:
         """f(h_t) and g(τ_t); `key` draws where tests end."""
         phase = self.future().draw(key, *trajectories.shape)
-        return read_pairs(networks, self.future(), embedded, beliefs, trajectories, phase)
+        return histories.read_pairs(networks, self.future(), embedded, beliefs, trajectories, phase)

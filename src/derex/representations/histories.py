@@ -17,13 +17,13 @@ from jaxtyping import Float, PRNGKeyArray
 from derex._text import check_ranges
 from derex.networks.histories import Head, HistoryNetworks, apply_per_step, make_embedding
 from derex.networks.recurrent import LSTM, LSTMState
+from derex.representations import base
 from derex.representations.base import (
     OptimisedTraining,
     RepresentationState,
     RolloutView,
     Sizes,
     StateAndBonus,
-    prefix_errors,
 )
 from derex.representations.decomposed import FuturesConfig
 from derex.types import Trajectories
@@ -50,7 +50,7 @@ class HistoriesConfig(FuturesConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self, "representation.", counts=("width",), weights=("lambda_b",))
-        with prefix_errors(""):
+        with base.prefix_errors(""):
             self.future()
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
