@@ -193,7 +193,5 @@ def _fresh_visit_quantile(
     n = counts.sum()
     leverage = np.clip(share * relative_energy * n / max(n - 1.0, 1.0), 0.0, 1.0 - 1e-9)
     fresh = np.minimum(share / (1.0 - leverage), 1.0)
-    order = np.argsort(fresh)
-    cumulative = np.cumsum(counts[order]) / n
-    at = min(np.searchsorted(cumulative, SHARE_QUANTILE), len(order) - 1)
-    return float(max(fresh[order][at], np.finfo(np.float32).tiny))
+    quantile = np.quantile(fresh, SHARE_QUANTILE, weights=counts, method="inverted_cdf")
+    return float(max(quantile, np.finfo(np.float32).tiny))
