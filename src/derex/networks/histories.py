@@ -224,9 +224,8 @@ class BoundedTests(Future):
 
     def read(self, networks: PairNetworks, embedded: Embedded, beliefs: Any, left: Any, phase: Any) -> Array:
         assert networks.reverse is not None
-        return apply_per_step(
-            networks.g, read_backwards(networks.reverse, embedded.test, left, phase, self.longest)
-        )
+        backwards = read_backwards(networks.reverse, embedded.test, left, phase, self.longest)
+        return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)

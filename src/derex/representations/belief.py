@@ -17,7 +17,7 @@ from jaxtyping import Float, PRNGKeyArray
 from derex._text import check_ranges
 from derex.networks.histories import Embedded, Head, Pairs, apply_per_step
 from derex.networks.recurrent import LSTM
-from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus, prefix_errors
+from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus
 from derex.representations.decomposed import FuturesConfig
 
 
@@ -44,8 +44,7 @@ class BeliefConfig(FuturesConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self, "representation.", weights=("lambda_b", "weight"))
-        with prefix_errors(""):
-            self.future()
+        self.future()
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         f_key, g_key, reverse_key = jax.random.split(key, 3)

@@ -229,8 +229,9 @@ class FuturesConfig(DecomposedConfig):
     def tests(self) -> int | str: ...
 
     def future(self) -> histories.Future:
-        """The futures that histories are paired with."""
-        return histories.make_future(self.tests, self.decomposition.tied)
+        """The futures that histories are paired with; an error if `tests` describes none."""
+        with base.prefix_errors(""):
+            return histories.make_future(self.tests, self.decomposition.tied)
 
     @property
     def shortest_unroll(self) -> int:

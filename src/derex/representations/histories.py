@@ -17,7 +17,6 @@ from jaxtyping import Float, PRNGKeyArray
 from derex._text import check_ranges
 from derex.networks.histories import Head, HistoryNetworks, apply_per_step, make_embedding
 from derex.networks.recurrent import LSTM, LSTMState
-from derex.representations import base
 from derex.representations.base import (
     OptimisedTraining,
     RepresentationState,
@@ -50,8 +49,7 @@ class HistoriesConfig(FuturesConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self, "representation.", counts=("width",), weights=("lambda_b",))
-        with base.prefix_errors(""):
-            self.future()
+        self.future()
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         embedding_key, *lstm_keys, f_key, g_key = jax.random.split(key, 5)
