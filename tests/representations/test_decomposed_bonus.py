@@ -169,7 +169,7 @@ def test_states_of_a_known_world_are_decomposed(
 
     def measured(state: RepresentationState) -> tuple[np.ndarray, np.ndarray]:
         networks = state.own.networks
-        f, g = (np.asarray(jax.vmap(net)(observations), np.float64) for net in (networks.f, networks.next))
+        f, g = (np.asarray(jax.vmap(net)(observations), np.float64) for net in (networks.f, networks.g))
         return captured(f, g, joint)
 
     _, untrained = measured(state)
