@@ -143,9 +143,7 @@ def test_every_form_reads_all_parts(method, form):
 
 
 def test_an_encoder_that_is_not_there():
-    with pytest.raises(
-        ValueError, match="encoder: expected one of plain, appendix, appendix-conv, got 'resnet'"
-    ):
+    with pytest.raises(ValueError, match="encoder: expected one of plain, appendix, appendix-conv, got"):
         agent(["vector"], "resnet")
 
 
