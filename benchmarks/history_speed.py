@@ -130,8 +130,7 @@ def step_seconds(
 
 def plain_scan(projected: Any, keep: Any, weight: Any, memory: Any) -> Any:
     """The recurrence without its hand-written gradient."""
-    (outputs, _, _), memory = recurrent._forward(projected, keep, weight, memory)
-    return outputs, memory
+    return recurrent._scan_forward(projected, keep, weight, memory)[0]
 
 
 def scan_seconds(options: argparse.Namespace, steps: int, streams: int) -> float:

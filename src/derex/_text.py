@@ -1,4 +1,4 @@
-"""Text for people and for files: spelling hints, install commands, values as plain JSON.
+"""Text for people and for files: errors of arguments, spelling hints, install commands, values as plain JSON.
 
 Imports only the standard library, so that every package may use it.
 """
@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,31 @@ if TYPE_CHECKING:
 else:
     PathOption = Path | str
     """type of an option that accepts strings and holds a path: `convert_path` in `__post_init__`"""
+
+
+LARGEST_COUNT = 1 << 20
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "counts": (lambda value: 1 <= value <= LARGEST_COUNT, f"at least 1 and at most {LARGEST_COUNT}"),
+    "positive": (lambda value: 0.0 < value < math.inf, "a finite number above 0"),
+    "weights": (lambda value: 0.0 <= value < math.inf, "a finite number, 0 or more"),
+    "shares": (lambda value: 0.0 <= value <= 1.0, "a number in [0, 1]"),
+}
+"""kinds of numeric options: a test, and its words"""
+
+
+def require(good: Any, name: str, expected: str, got: Any, fix: str = "") -> None:
+    """Raises `ValueError` for the argument `name` unless `good`."""
+    if not good:
+        raise ValueError(f"{name}: expected {expected}, got {got}.{fix and ' ' + fix}")
+
+
+def check_ranges(options: Any, prefix: str, **kinds: Sequence[str]) -> None:
+    """Checks numeric fields by their kinds: `check_ranges(self, "agent.", counts=("width",), shares=("gamma",))`."""
+    for kind, names in kinds.items():
+        is_good, expected = RANGES[kind]
+        for name in names:
+            value = getattr(options, name)
+            require(is_good(value), f"{prefix}{name}", expected, value)
 
 
 def convert_path(options: Any, name: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from jax import Array
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, describe_parts, make_network
-from derex.agents.policy import Policy, make_policy
+from derex.agents.network import AgentNetwork, describe_parts
+from derex.agents.policy import Categorical, Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.envs.wrappers import EpisodeStatistics, make_streams
 from derex.networks.encoders import InputSpec
@@ -80,7 +80,7 @@ def acted(request: pytest.FixtureRequest) -> Acted:
     core, action = CASES[request.param]
     streams, policy = make_streams(Episodes(action), STREAMS), make_policy(action)
     parts = describe_parts(streams.spec.observation)
-    network = AgentNetwork(parts, policy.width, policy.size, 1, core, W, key=jax.random.key(0))
+    network = AgentNetwork(AgentConfig(core=core, width=W), parts, policy, key=jax.random.key(0))
     actor = unstaggered(init_actor(network, policy, streams, jax.random.key(1)), streams)
     act = jax.jit(lambda actor, key: collect_rollout(network, policy, streams, actor, key, LENGTH))
     actor, first = act(actor, jax.random.key(2))
@@ -204,7 +204,7 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
     rng = np.random.default_rng(0)
     for core, remembers in (("lstm", True), ("feed-forward", False)):
         parts = describe_parts(streams.spec.observation)
-        network = AgentNetwork(parts, 3, 3, 1, core, W, key=jax.random.key(0))
+        network = AgentNetwork(AgentConfig(core=core, width=W), parts, Categorical(3), key=jax.random.key(0))
         actor = init_actor(network, policy, streams, jax.random.key(1))
         _, rollout = jax.jit(
             lambda a, n=network: collect_rollout(n, policy, streams, a, jax.random.key(2), LENGTH)
@@ -228,9 +228,8 @@ def test_only_a_core_without_memory_is_memoryless() -> None:
 def test_the_previous_action_can_be_hidden() -> None:
     """From policy and value, at every step; by default it is seen."""
     for sees in (True, False):
-        network = AgentNetwork(
-            (InputSpec((4,)),), 3, 3, 1, "feed-forward", W, sees_action=sees, key=jax.random.key(0)
-        )
+        config = AgentConfig(core="feed-forward", width=W, previous_action=sees)
+        network = AgentNetwork(config, (InputSpec((4,)),), Categorical(3), key=jax.random.key(0))
         observation, first = jnp.ones((2, 5, 4)), jnp.zeros((2, 5), bool)
         done = [jax.nn.one_hot(jnp.full((2, 5), a), 3) for a in (0, 2)]
         seen = [network(Trajectories(observation, each, first, ~first), ()) for each in done]
@@ -242,5 +241,5 @@ def test_a_core_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is known by its name as soon as it is in the table."""
     monkeypatch.setitem(CORES, "mine", FeedForward)
     config = AgentConfig(core="mine", width=W)
-    network = make_network(config, (InputSpec((4,)),), make_policy(Discrete(3)), key=jax.random.key(0))
+    network = AgentNetwork(config, (InputSpec((4,)),), make_policy(Discrete(3)), key=jax.random.key(0))
     assert isinstance(network.core, FeedForward)

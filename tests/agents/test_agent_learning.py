@@ -84,7 +84,8 @@ def random_rollout(seed: int = 0, values: int = 1, observation: Any = None) -> R
 
 
 def network(values: int = 1) -> AgentNetwork:
-    return AgentNetwork((InputSpec((4,)),), A, A, values, "lstm", W, key=jax.random.key(0))
+    config = AgentConfig(width=W, two_values=values == 2)
+    return AgentNetwork(config, (InputSpec((4,)),), POLICY, key=jax.random.key(0))
 
 
 def learner(config: AgentConfig = CONFIG, joint: Any = None) -> Learner:

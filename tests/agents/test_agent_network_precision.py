@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, describe_parts, make_network
-from derex.agents.policy import make_policy
+from derex.agents.network import AgentNetwork, describe_parts
+from derex.agents.policy import Categorical, make_policy
 from derex.agents.rollout import collect_rollout, init_actor
 from derex.envs.diagnostic import Recall
 from derex.envs.wrappers import PreviousReward, make_streams
@@ -48,7 +48,8 @@ def seen_by(network: AgentNetwork) -> Any:
 
 
 def built(core: str, encoder: str, compute: str) -> AgentNetwork:
-    return AgentNetwork(PARTS, A, A, 1, core, W, encoder, compute, key=jax.random.key(0))
+    config = AgentConfig(core=core, width=W, encoder=encoder, compute=compute)
+    return AgentNetwork(config, PARTS, Categorical(A), key=jax.random.key(0))
 
 
 def direction(tree: Any) -> np.ndarray:
@@ -101,7 +102,7 @@ def test_products_are_rounded_in_what_they_take_only():
 def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
     streams, policy = make_streams(PreviousReward(Recall(1)), 8), make_policy(Recall(1).spec.action)
     config = AgentConfig(width=W, compute="bfloat16")
-    network = make_network(config, describe_parts(streams.spec.observation), policy, key=jax.random.key(0))
+    network = AgentNetwork(config, describe_parts(streams.spec.observation), policy, key=jax.random.key(0))
     assert network.compute == "bfloat16"
     actor = init_actor(network, policy, streams, jax.random.key(1))
     act = jax.jit(lambda actor: collect_rollout(network, policy, streams, actor, jax.random.key(2), 8))
@@ -132,5 +133,5 @@ def test_training_in_half_precision_stays_finite_and_keeps_its_parameters_single
 def test_options_that_are_not_there(option, value):
     with pytest.raises(ValueError, match=f"agent.{option}: expected one of .*, got {value}"):
         AgentConfig(**{option: value})
-    with pytest.raises(ValueError, match="compute: expected one of float32, bfloat16; got 'float16'"):
+    with pytest.raises(ValueError, match="compute: expected one of float32, bfloat16, got 'float16'"):
         cast_to_precision((), "float16")

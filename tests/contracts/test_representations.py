@@ -31,11 +31,10 @@ from derex.representations import (
     Sizes,
     find_representation,
 )
-from derex.representations.base import no_auxiliary, track_nothing
+from derex.representations.base import OptimisedTraining, no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
 from derex.representations.states import StatesConfig
 from derex.types import Trajectories
@@ -181,7 +180,7 @@ def still(request: pytest.FixtureRequest) -> tuple[Built, RepresentationState]:
 
 @cache
 def network() -> AgentNetwork:
-    return AgentNetwork(PARTS, A, A, width=W, key=jax.random.key(0))
+    return AgentNetwork(AgentConfig(width=W), PARTS, Categorical(A), key=jax.random.key(0))
 
 
 def steps(seed: int, first: Any = None) -> Trajectories:

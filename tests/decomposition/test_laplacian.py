@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from derex.decomposition import exact
-from derex.decomposition.laplacian import (
+from derex.decomposition.objectives import (
     attraction,
     graph_drawing_loss,
     orthonormality,

@@ -200,7 +200,7 @@ def test_make_objective_fills_in_the_penalty():
 
 def test_make_objective_names_the_choices():
     with pytest.raises(
-        ValueError, match="objective: expected one of 'derex', 'nested', 'laplacian'; got 'pca'"
+        ValueError, match="objective: expected one of 'derex', 'nested', 'laplacian', got 'pca'"
     ):
         make_objective("pca", 4)
     with pytest.raises(ValueError, match="lambda_r"):

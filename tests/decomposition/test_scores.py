@@ -172,9 +172,9 @@ def test_auroc_is_that_of_scikit_learn(seed, a, b):
     ("call", "message"),
     [
         (lambda A: scores.captured_energy(A, np.ones((5, 2))), "f_values"),
-        (lambda A: scores.captured_energy(A, np.full((104, 2), np.nan)), "f_values: NaN"),
+        (lambda A: scores.captured_energy(A, np.full((104, 2), np.nan)), "f_values: .*NaN"),
         (lambda A: scores.correlation_matrix(A, np.ones((104, 2)), np.ones((104, 3))), "g_values"),
-        (lambda A: scores.bonus_rank_correlation(np.full(104, np.nan), A.sum(axis=1)), "bonus: NaN"),
+        (lambda A: scores.bonus_rank_correlation(np.full(104, np.nan), A.sum(axis=1)), "bonus: .*NaN"),
         (lambda A: scores.bonus_rank_correlation(np.ones(3), A.sum(axis=1)), "bonus|d"),
         (lambda A: scores.auroc(np.array([]), np.ones(2)), "scores_unseen"),
     ],

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.images import SMALLEST, Conv, Convolution, convolve, convolve_by_patches
+from derex.networks.encoders import SMALLEST, Conv, Convolution, convolve, convolve_by_patches
 
 SIZES = [(1, 1), (3, 5), (4, 7), (8, 6)]
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.encoders import InputSpec
-from derex.networks.images import Conv
+from derex.networks.encoders import Conv, InputSpec
 from derex.networks.inputs import Ids, Parts, Vector, infer_kind, make_encoder
 from derex.networks.layers import trainable_mask
 

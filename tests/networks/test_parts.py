@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from derex.networks.encoders import InputSpec
-from derex.networks.images import Conv
+from derex.networks.encoders import Conv, InputSpec
 from derex.networks.inputs import (
     PARTS,
     Amounts,
@@ -74,9 +73,9 @@ def test_parts_come_in_the_order_of_their_names():
         ({"room": of((), np.int32)}, r"observation\['room'\]: a single integer.*Symbols\(\(\)"),
         (of((), np.uint8), "observation: a single integer.*Amount"),
         ({"grid": of((5, 5, 2), np.int32)}, r"observation\['grid'\]: integers.*Symbols"),
-        (Symbols((5, 5, 2), (3,)), r"need 2 sizes.*got \(3,\)"),
+        (Symbols((5, 5, 2), (3,)), r"expected 2 sizes.*got \(3,\)"),
         (Symbols((2,), (3, 0)), "of at least 1"),
-        (Symbols((), (3, 3)), "need 1 sizes"),
+        (Symbols((), (3, 3)), "expected 1 sizes"),
         (Words(0), "length of at least 1"),
         (Words(4, 1), "2 buckets or more"),
         ({}, "at least one part"),

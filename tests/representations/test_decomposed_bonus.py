@@ -7,15 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, describe_parts
+from derex.agents.policy import Categorical
 from derex.decomposition.exact import decompose, empirical_joint
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
 from derex.representations import RepresentationState, RolloutView, Sizes
+from derex.representations.base import OptimisedTraining
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.types import Trajectories
 
@@ -47,7 +49,7 @@ def random_walk(streams: int, length: int, seed: int) -> tuple[Trajectories, np.
 
 
 def view_of(trajectories: Trajectories, width: int = 8) -> RolloutView:
-    network = AgentNetwork(PARTS, A, A, width=width, key=jax.random.key(0))
+    network = AgentNetwork(AgentConfig(width=width), PARTS, Categorical(A), key=jax.random.key(0))
     return network(trajectories, network.core.initial(len(trajectories.first))).view
 
 
@@ -167,7 +169,7 @@ def test_states_of_a_known_world_are_decomposed(
 
     def measured(state: RepresentationState) -> tuple[np.ndarray, np.ndarray]:
         networks = state.own.networks
-        f, g = (np.asarray(jax.vmap(net)(observations), np.float64) for net in (networks.f, networks.next))
+        f, g = (np.asarray(jax.vmap(net)(observations), np.float64) for net in (networks.f, networks.g))
         return captured(f, g, joint)
 
     _, untrained = measured(state)

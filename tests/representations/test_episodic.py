@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from derex.decomposition.bonus import compute_ritz_bonus
+from derex.decomposition.statistics import batch_normalise
+from derex.networks.histories import Pairs
 from derex.representations.decomposed import DecompositionConfig, compute_episodic_novelty, init_episodes
 
 B, S, K = 4, 12, 5
@@ -73,12 +76,13 @@ def test_the_bonus_is_multiplied(steps):
     """And is untouched where the option is not used: the control."""
     features, first = jnp.asarray(steps[0], jnp.float32), jnp.asarray(steps[1])
     plain, episodic = DecompositionConfig(k=K), DecompositionConfig(k=K, episodic=0.1)
-    tracked = plain.track(
-        plain.init_tracked(), plain.compute_statistics(features, features, jnp.ones((B, S)))
-    )
+    tracked = plain.track(plain.init_tracked(), Pairs(features, features, jnp.ones((B, S))))
     rare, nothing = plain.compute_bonuses(features, tracked, first, plain.init_episodes(B))
     assert nothing is None
-    np.testing.assert_array_equal(rare, plain.bonus(features, tracked))
+    z, _ = batch_normalise(features.reshape(-1, K))
+    C = z.T @ z / len(z)
+    expected = compute_ritz_bonus(z, C, C, C, True, plain.sigma_floor).reshape(B, S)
+    np.testing.assert_allclose(rare, expected, rtol=1e-3)
     found, kept = episodic.compute_bonuses(features, tracked, first, episodic.init_episodes(B))
     assert kept is not None
     assert kept.shape == (B, K, K)

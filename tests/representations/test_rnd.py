@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from derex.agents.config import AgentConfig
 from derex.agents.network import AgentNetwork, describe_parts
+from derex.agents.policy import Categorical
 from derex.networks.inputs import compute_flat_size, flatten_observation
 from derex.representations import RolloutView, Sizes
-from derex.representations.optimised import OptimisedTraining
+from derex.representations.base import OptimisedTraining
 from derex.representations.rnd import OBSERVATION_CLIP, RndConfig
 from derex.types import Symbols, Trajectories, Words
 
@@ -31,7 +33,7 @@ def view_of(seed: int) -> RolloutView:
     }
     first = jnp.asarray(rng.random((B, S)) < 0.2)
     trajectories = Trajectories(observation, jnp.zeros((B, S, 2)), first, jnp.ones((B, S), bool))
-    network = AgentNetwork(PARTS, 2, 2, width=W, key=jax.random.key(0))
+    network = AgentNetwork(AgentConfig(width=W), PARTS, Categorical(2), key=jax.random.key(0))
     return network(trajectories, network.core.initial(B)).view
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, describe_parts, make_network
+from derex.agents.network import AgentNetwork, describe_parts
 from derex.agents.policy import make_policy
 from derex.agents.rollout import Rollout
 from derex.agents.update import RewardStreams, agent_loss, compute_advantages, init_learner
@@ -57,7 +57,7 @@ class ToldPool(Pool):
 @pytest.fixture(scope="module")
 def network() -> AgentNetwork:
     """One that prefers some actions, which a fresh one does not."""
-    fresh = make_network(CONFIG, describe_parts(SPEC.observation), POLICY, key=jax.random.key(0))
+    fresh = AgentNetwork(CONFIG, describe_parts(SPEC.observation), POLICY, key=jax.random.key(0))
     return jax.tree.map(
         lambda leaf: (
             leaf + 0.3 * jnp.sin(1.0 + jnp.arange(leaf.size)).reshape(leaf.shape)

@@ -10,8 +10,8 @@ from derex.agents.config import AgentConfig
 from derex.agents.rollout import collect_rollout
 from derex.envs.registry import make
 from derex.envs.wrappers import make_streams
+from derex.representations.base import OptimisedTraining
 from derex.representations.decomposed import DecompositionConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training.learner import JaxTraining, TrainState
 

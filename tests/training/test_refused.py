@@ -23,11 +23,10 @@ from derex.agents.config import AgentConfig
 from derex.cli import main
 from derex.report.files import DamagedFileError
 from derex.representations import Representation
-from derex.representations.base import no_auxiliary, track_nothing
+from derex.representations.base import OptimisedTraining, no_auxiliary, track_nothing
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
 from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, load_config, restore_run, train

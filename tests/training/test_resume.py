@@ -15,8 +15,8 @@ import pytest
 
 from derex.agents.config import AgentConfig
 from derex.report.runs import load_visits
+from derex.representations.base import OptimisedTraining
 from derex.representations.decomposed import DecompositionConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training import (
     Stopped,

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from derex.agents.config import AgentConfig
 from derex.representations.methods import find_representation
-from derex.representations.optimised import OptimisedTraining
+from derex.representations.base import OptimisedTraining
 from derex.training import TrainConfig, train
 
 folder, halves, on_gpu, *cases = Path(sys.argv[1]), sys.argv[2] == "halves", sys.argv[3] == "cuda", *sys.argv[4:]

@@ -13,7 +13,7 @@ import pytest
 
 from derex._text import to_plain
 from derex.agents.config import AgentConfig
-from derex.agents.network import describe_parts, make_network
+from derex.agents.network import AgentNetwork, describe_parts
 from derex.agents.policy import make_policy
 from derex.representations.base import NoRepresentation
 from derex.representations.belief import BeliefConfig
@@ -193,7 +193,7 @@ def test_the_papers_preset_has_the_papers_sizes() -> None:
         "reward": Amount(),
     }
     agent = find_preset("paper").agent("hard8:throw_across", "derex", "belief")
-    build = partial(make_network, agent, describe_parts(seen), make_policy(Box(9, -1.0, 1.0)))
+    build = partial(AgentNetwork, agent, describe_parts(seen), make_policy(Box(9, -1.0, 1.0)))
     network = eqx.filter_eval_shape(build, key=jax.random.key(0))
     assert network.embedding.from_observation.shape == (256 + 3 * 20 + 64 + 1, 512)
     assert (network.embedding.action_weight.shape, network.core.width) == ((9, 20), 512)

@@ -22,7 +22,7 @@ from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.base import NoRepresentation
-from derex.representations.optimised import OptimisedTraining
+from derex.representations.base import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, Training, make_training
 from derex.training.learner import data_mesh, placed

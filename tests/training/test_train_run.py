@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 
 from derex.agents.config import AgentConfig
 from derex.report.runs import load_visits
+from derex.representations.base import OptimisedTraining
 from derex.representations.decomposed import DecompositionConfig
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.states import StatesConfig
 from derex.training import TrainConfig, TrainResult, load_config, read_metrics, run, train
 from derex.training.learner import JaxTraining

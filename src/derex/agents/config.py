@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-LARGEST = 1 << 20  # of counts
+from derex._text import check_ranges, require
+
 ENCODERS = ("plain", "appendix", "appendix-conv")
 PRECISIONS = ("float32", "bfloat16")
 
@@ -70,21 +70,12 @@ class AgentConfig:
     """separate value functions and discounts for reward and bonus; advantages are A + λ_b A_bonus"""
 
     def __post_init__(self) -> None:
-        counts = ("width", "unroll", "epochs", "minibatches")
-        positive = ("learning_rate", "clip", "dual_rate", "temperature", "reward_clip")
-        positive += ("epsilon_temperature", "epsilon_kl", "epsilon_covariance")
-        shares = ("gamma", "bonus_gamma", "gae_lambda", "scale_decay")
-        for name in counts:
-            self._check(name, 1 <= getattr(self, name) <= LARGEST, f"at least 1 and at most {LARGEST}")
-        for name in positive:
-            self._check(name, 0.0 < getattr(self, name) < math.inf, "a finite number above 0")
-        for name in shares:
-            self._check(name, 0.0 <= getattr(self, name) <= 1.0, "a number in [0, 1]")
-        for name in ("multiplier", "value_weight", "entropy_weight", "reward_floor"):
-            self._check(name, 0.0 <= getattr(self, name) < math.inf, "a finite number, 0 or more")
+        positive = ["learning_rate", "clip", "dual_rate", "temperature", "reward_clip"]
+        positive += ["epsilon_temperature", "epsilon_kl", "epsilon_covariance"]
+        shares = ["gamma", "bonus_gamma", "gae_lambda", "scale_decay"]
+        weights = ["multiplier", "value_weight", "entropy_weight", "reward_floor"]
+        counts = ["width", "unroll", "epochs", "minibatches"]
+        check_ranges(self, "agent.", counts=counts, positive=positive, shares=shares, weights=weights)
         for name, known in (("encoder", ENCODERS), ("compute", PRECISIONS)):
-            self._check(name, getattr(self, name) in known, f"one of {', '.join(known)}")
-
-    def _check(self, name: str, good: bool, expected: str) -> None:
-        if not good:
-            raise ValueError(f"agent.{name}: expected {expected}, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            require(value in known, f"agent.{name}", f"one of {', '.join(known)}", value)

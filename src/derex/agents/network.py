@@ -15,7 +15,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
 from derex.agents.policy import Policy
-from derex.networks.histories import Embedded, Embedding
+from derex.networks.histories import Embedded, Embedding, read_forwards
 from derex.networks.inputs import Part, describe_parts
 from derex.networks.layers import cast_to_precision
 from derex.networks.paper import make_agent_embedding
@@ -26,7 +26,7 @@ from derex.types import Trajectories
 POLICY_SCALE = 0.01  # of the last layer at the start: all actions are nearly equally likely
 VALUE_SCALE = 0.1
 
-__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts", "make_network"]
+__all__ = ["AgentHead", "AgentNetwork", "NetworkOutput", "describe_parts"]
 
 
 class AgentHead(eqx.Module):
@@ -54,8 +54,7 @@ class NetworkOutput(NamedTuple):
     view: RolloutView
     policy: Float[Array, "B S P"]
     value: Float[Array, "B S V"]
-    memory: Any
-    """after the last step"""
+    memory: Any  # after the last step
 
 
 class AgentNetwork(eqx.Module):
@@ -67,30 +66,20 @@ class AgentNetwork(eqx.Module):
     value: AgentHead
     compute: str = eqx.field(static=True)
     """precision of the matrix products of F₁ and F₂; parameters and outputs stay in float32"""
-    sees_action: bool = eqx.field(static=True)
-    """whether O_t holds the previous action"""
+    sees_action: bool = eqx.field(static=True)  # whether O_t holds the previous action
 
     def __init__(
-        self,
-        observation: tuple[Part, ...],
-        action: int,
-        outputs: int,
-        values: int = 1,
-        core: str = "lstm",
-        width: int = 128,
-        encoder: str = "plain",
-        compute: str = "float32",
-        sees_action: bool = True,
-        *,
-        key: PRNGKeyArray,
+        self, config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
     ):
-        """`action`: numbers that encode an action; `outputs`: policy parameters; `values`: value streams."""
+        """The untrained network for observations of these parts and actions of that policy."""
         embedding_key, core_key, policy_key, value_key = jax.random.split(key, 4)
-        self.compute, self.sees_action = compute, sees_action
-        self.embedding = make_agent_embedding(encoder, observation, action, width, key=embedding_key)
-        self.core = make_core(core, width, width, key=core_key)
-        self.policy = AgentHead(width, outputs, POLICY_SCALE, key=policy_key)
-        self.value = AgentHead(width, values, VALUE_SCALE, key=value_key)
+        width, self.compute, self.sees_action = config.width, config.compute, config.previous_action
+        self.embedding = make_agent_embedding(
+            config.encoder, observation, policy.width, width, key=embedding_key
+        )
+        self.core = make_core(config.core, width, width, key=core_key)
+        self.policy = AgentHead(width, policy.size, POLICY_SCALE, key=policy_key)
+        self.value = AgentHead(width, 2 if config.two_values else 1, VALUE_SCALE, key=value_key)
 
     def __call__(self, trajectories: Trajectories, memory: Any) -> NetworkOutput:
         """Evaluates all steps, starting from the core's `memory` before the first."""
@@ -99,26 +88,6 @@ class AgentNetwork(eqx.Module):
         acted = embedding.embed_actions(trajectories.previous_action) if self.sees_action else 0.0
         history = embedding.combine(observed, acted)
         embedded = Embedded(history, embedding.combine(observed, 0.0))
-        keep = 1.0 - trajectories.first.astype(history.dtype)
-        beliefs, memory = core(jnp.moveaxis(history, 1, 0), keep.T, memory)
-        beliefs = jnp.moveaxis(beliefs, 0, 1)
+        beliefs, memory = read_forwards(core, history, trajectories.first, memory)
         view = RolloutView(trajectories, embedded, beliefs)
         return NetworkOutput(view, self.policy(beliefs), self.value(beliefs), memory)
-
-
-def make_network(
-    config: AgentConfig, observation: tuple[Part, ...], policy: Policy, *, key: PRNGKeyArray
-) -> AgentNetwork:
-    """Builds the network that `config` describes."""
-    return AgentNetwork(
-        observation,
-        policy.width,
-        policy.size,
-        values=2 if config.two_values else 1,
-        core=config.core,
-        width=config.width,
-        encoder=config.encoder,
-        compute=config.compute,
-        sees_action=config.previous_action,
-        key=key,
-    )

@@ -1,65 +1,30 @@
 """Policies as distributions over actions, parametrised by a network's output.
 
-A policy is a hashable record without arrays; its parameters are finite arrays (*B, S).
-Shapes: *B leading axes, S policy parameters, W numbers that encode an action, P parts of the divergence.
+A policy is a hashable record without arrays; its parameters are finite arrays (*B, S). All have the same methods:
+`sample` draws one action for each element of the leading axes, `mode` is the likeliest action, `log_prob` is log π(a)
+and `entropy` -E log π(a). `kl` is KL(old ‖ new) in its P parts, named by `kl_parts`, each with its own bound and
+multiplier. `encoded` is the action as network input, zeros for no action.
+
+Shapes: *B leading axes, S = `size` policy parameters, W = `width` numbers that encode an action, P parts of the
+divergence.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Float32, Int, PRNGKeyArray, Shaped
+from jaxtyping import Float, Float32, Int, PRNGKeyArray
 
+from derex._text import require
 from derex.types import ActionSpec, Box, Discrete, MultiDiscrete
 
 INITIAL_SCALE = 0.5  # of a Gaussian whose parameters are 0, in units of half the range
 SMALLEST_SCALE = 1e-4  # in the same units
-
-
-@runtime_checkable
-class Policy(Protocol):
-    """A family of distributions over actions: pure functions in a hashable record."""
-
-    kl_parts: ClassVar[tuple[str, ...]]
-    """names of the P parts of the divergence; each has its own bound and multiplier"""
-
-    @property
-    def size(self) -> int:
-        """S, the number of parameters."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """W, the number of values that encode an action."""
-        ...
-
-    def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Shaped[Array, "..."]:
-        """Draws one action for each element of the leading axes."""
-        ...
-
-    def mode(self, parameters: Float[Array, "*B S"]) -> Shaped[Array, "..."]:
-        """The likeliest action."""
-        ...
-
-    def log_prob(self, parameters: Float[Array, "*B S"], action: Shaped[Array, "..."]) -> Float[Array, "*B"]:
-        """log π(a)."""
-        ...
-
-    def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
-        """-E log π(a)."""
-        ...
-
-    def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B P"]:
-        """KL(old ‖ new) in its P parts."""
-        ...
-
-    def encoded(self, action: Shaped[Array, "..."]) -> Float32[Array, "*B W"]:
-        """The action as network input; zeros for no action."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,40 +35,32 @@ class Categorical:
     kl_parts: ClassVar[tuple[str, ...]] = ("policy",)
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"n: expected at least one choice, got {self.n}.")
+        require(self.n >= 1, "n", "at least one choice", self.n)
 
     @property
     def size(self) -> int:
         return self.n
 
-    @property
-    def width(self) -> int:
-        return self.n
+    width = size
 
     def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Int[Array, "*B"]:
-        _assert_size(self, parameters)
-        return jax.random.categorical(key, parameters).astype(jnp.int32)
+        return jax.random.categorical(key, _checked(self, parameters)).astype(jnp.int32)
 
     def mode(self, parameters: Float[Array, "*B S"]) -> Int[Array, "*B"]:
-        _assert_size(self, parameters)
-        return jnp.argmax(parameters, axis=-1).astype(jnp.int32)
+        return jnp.argmax(_checked(self, parameters), axis=-1).astype(jnp.int32)
 
     def log_prob(self, parameters: Float[Array, "*B S"], action: Int[Array, "*B"]) -> Float[Array, "*B"]:
-        _assert_size(self, parameters)
-        log_p = jax.nn.log_softmax(parameters)
+        log_p = jax.nn.log_softmax(_checked(self, parameters))
         return jnp.take_along_axis(log_p, action[..., None], axis=-1)[..., 0]
 
     def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
         """-Σ_a p(a) log p(a)."""
-        _assert_size(self, parameters)
-        log_p = jax.nn.log_softmax(parameters)
+        log_p = jax.nn.log_softmax(_checked(self, parameters))
         return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
 
     def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
         """Σ_a p(a) [log p(a) - log q(a)], p the old policy and q the new."""
-        _assert_size(self, old)
-        log_p, log_q = jax.nn.log_softmax(old), jax.nn.log_softmax(new)
+        log_p, log_q = jax.nn.log_softmax(_checked(self, old)), jax.nn.log_softmax(new)
         return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1, keepdims=True)
 
     def encoded(self, action: Int[Array, "*B"]) -> Float32[Array, "*B W"]:
@@ -119,57 +76,46 @@ class MultiCategorical:
     kl_parts: ClassVar[tuple[str, ...]] = ("policy",)
 
     def __post_init__(self) -> None:
-        if len(self.sizes) == 0 or min(self.sizes) < 1:
-            raise ValueError(f"sizes: expected at least one, each at least 1; got {self.sizes}.")
+        require(min(self.sizes, default=0) >= 1, "sizes", "at least one, each at least 1", self.sizes)
 
     @property
     def size(self) -> int:
         return sum(self.sizes)
 
-    @property
-    def width(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def choices(self) -> tuple[Categorical, ...]:
-        """The policy of each choice."""
-        return tuple(map(Categorical, self.sizes))
+    width = size
 
     def sample(self, parameters: Float[Array, "*B S"], key: PRNGKeyArray) -> Int[Array, "*B m"]:
         keys = jax.random.split(key, len(self.sizes))
-        each = zip(self.choices, self._split(parameters), keys, strict=True)
-        return jnp.stack([choice.sample(logits, key) for choice, logits, key in each], axis=-1)
+        return jnp.stack(self._map(Categorical.sample, self._split(parameters), keys), axis=-1)
 
     def mode(self, parameters: Float[Array, "*B S"]) -> Int[Array, "*B m"]:
-        each = zip(self.choices, self._split(parameters), strict=True)
-        return jnp.stack([choice.mode(logits) for choice, logits in each], axis=-1)
+        return jnp.stack(self._map(Categorical.mode, self._split(parameters)), axis=-1)
 
     def log_prob(self, parameters: Float[Array, "*B S"], action: Int[Array, "*B m"]) -> Float[Array, "*B"]:
         """Σ_i log p_i(a_i)."""
-        each = zip(self.choices, self._split(parameters), self._columns(action), strict=True)
-        return _sum([choice.log_prob(logits, one) for choice, logits, one in each])
+        return _sum(self._map(Categorical.log_prob, self._split(parameters), self._columns(action)))
 
     def entropy(self, parameters: Float[Array, "*B S"]) -> Float[Array, "*B"]:
-        each = zip(self.choices, self._split(parameters), strict=True)
-        return _sum([choice.entropy(logits) for choice, logits in each])
+        return _sum(self._map(Categorical.entropy, self._split(parameters)))
 
     def kl(self, old: Float[Array, "*B S"], new: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
         """KL of the joint distribution: the sum over the choices."""
-        each = zip(self.choices, self._split(old), self._split(new), strict=True)
-        return _sum([choice.kl(p, q) for choice, p, q in each])
+        return _sum(self._map(Categorical.kl, self._split(old), self._split(new)))
 
     def encoded(self, action: Int[Array, "*B m"]) -> Float32[Array, "*B W"]:
         """Concatenated one-hots; zeros for each `NO_ACTION`."""
-        each = zip(self.choices, self._columns(action), strict=True)
-        return jnp.concatenate([choice.encoded(one) for choice, one in each], axis=-1)
+        return jnp.concatenate(self._map(Categorical.encoded, self._columns(action)), axis=-1)
+
+    def _map(self, method: Callable[..., Array], *arguments: Iterable[Array]) -> list[Array]:
+        """The method of each choice, with the arguments of that choice."""
+        return [method(*each) for each in zip(map(Categorical, self.sizes), *arguments, strict=True)]
 
     def _split(self, parameters: Array) -> list[Array]:
-        _assert_size(self, parameters)
-        return jnp.split(parameters, list(accumulate(self.sizes))[:-1], axis=-1)
+        return jnp.split(_checked(self, parameters), list(accumulate(self.sizes))[:-1], axis=-1)
 
     def _columns(self, action: Array) -> list[Array]:
-        if action.shape[-1] != len(self.sizes):
-            raise ValueError(f"action: expected {len(self.sizes)} numbers each, got shape {action.shape}.")
+        good = action.shape[-1] == len(self.sizes)
+        require(good, "action", f"{len(self.sizes)} numbers each", f"shape {action.shape}")
         return [action[..., i] for i in range(len(self.sizes))]
 
 
@@ -191,10 +137,9 @@ class Gaussian:
     kl_parts: ClassVar[tuple[str, ...]] = ("mean", "covariance")
 
     def __post_init__(self) -> None:
-        if self.dimensions < 1:
-            raise ValueError(f"dimensions: expected at least one, got {self.dimensions}.")
-        if not -math.inf < self.low < self.high < math.inf:
-            raise ValueError(f"low, high: expected finite low < high, got {self.low} and {self.high}.")
+        require(self.dimensions >= 1, "dimensions", "at least one", self.dimensions)
+        finite = -math.inf < self.low < self.high < math.inf
+        require(finite, "low, high", "finite low < high", f"{self.low} and {self.high}")
 
     @property
     def size(self) -> int:
@@ -208,8 +153,7 @@ class Gaussian:
         self, parameters: Float[Array, "*B S"]
     ) -> tuple[Float[Array, "*B d"], Float[Array, "*B d"]]:
         """μ and σ, in the units of the actions."""
-        _assert_size(self, parameters)
-        m, rho = jnp.split(parameters, 2, axis=-1)
+        m, rho = jnp.split(_checked(self, parameters), 2, axis=-1)
         centre, h = (self.low + self.high) / 2, (self.high - self.low) / 2
         rho_0 = math.log(math.expm1(INITIAL_SCALE - SMALLEST_SCALE))
         return centre + h * m, h * (jax.nn.softplus(rho + rho_0) + SMALLEST_SCALE)
@@ -253,6 +197,9 @@ class Gaussian:
         return jnp.clip(action, self.low, self.high).astype(jnp.float32)
 
 
+Policy: TypeAlias = Categorical | MultiCategorical | Gaussian
+
+
 def make_policy(action: ActionSpec) -> Policy:
     """The policy for an environment's actions."""
     match action:
@@ -269,8 +216,8 @@ def _sum(terms: list[Array]) -> Array:
     return jnp.sum(jnp.stack(terms), axis=0)
 
 
-def _assert_size(policy: Policy, parameters: Array) -> None:
-    if parameters.shape[-1:] != (policy.size,):
-        raise ValueError(
-            f"parameters of {policy}: expected shape (…, {policy.size}), got {parameters.shape}."
-        )
+def _checked(policy: Any, parameters: Array) -> Array:
+    """The parameters, if their number is right."""
+    good = parameters.shape[-1:] == (policy.size,)
+    require(good, f"parameters of {policy}", f"shape (…, {policy.size})", parameters.shape)
+    return parameters

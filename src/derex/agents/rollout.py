@@ -40,31 +40,22 @@ class Actor(NamedTuple):
 
     environment: Any
     time_step: TimeStep
-    previous_action: Float[Array, "B A"]
-    """encoded; 0 at first steps"""
-    memory: Any
-    """of the core, before `time_step`"""
+    previous_action: Float[Array, "B A"]  # encoded; 0 at first steps
+    memory: Any  # of the core, before `time_step`
 
 
 class Rollout(NamedTuple):
     """Experience of T transitions; transition t goes from step t to step t + 1."""
 
-    trajectories: Trajectories
-    """S steps; previous actions are encoded"""
-    memory: Any
-    """of the core before step 0"""
+    trajectories: Trajectories  # S steps; previous actions are encoded
+    memory: Any  # of the core before step 0
     action: Shaped[Array, "B T *action"]
-    policy: Float[Array, "B T P"]
-    """parameters of the policy that acted"""
-    value: Float[Array, "B S V"]
-    """of the network that acted"""
+    policy: Float[Array, "B T P"]  # parameters of the policy that acted
+    value: Float[Array, "B S V"]  # of the network that acted
     reward: Float[Array, "B T"]
-    discount: Float[Array, "B T"]
-    """0 where step t + 1 terminated the episode"""
-    last: Bool[Array, "B T"]
-    """whether step t + 1 ended the episode, by termination or truncation"""
-    valid: Bool[Array, "B T"]
-    """False where step t was the last of an episode: the transition is a reset"""
+    discount: Float[Array, "B T"]  # 0 where step t + 1 terminated the episode
+    last: Bool[Array, "B T"]  # whether step t + 1 ended the episode, by termination or truncation
+    valid: Bool[Array, "B T"]  # False where step t was the last of an episode: the transition is a reset
     state_id: Int[Array, "B S"] | None
     """the environment's id of each state, where it has one; for diagnostics, never for learning"""
 
@@ -72,8 +63,7 @@ class Rollout(NamedTuple):
 class AgentMemory(NamedTuple):
     """State that an agent carries from one step to the next. Every array begins with B."""
 
-    previous_action: Float[Array, "B W"]
-    """encoded"""
+    previous_action: Float[Array, "B W"]  # encoded
     core: Any
 
 
@@ -81,13 +71,10 @@ class Decision(NamedTuple):
     """Output of one inference step (`act`)."""
 
     action: Shaped[Array, "B *action"]
-    parameters: Float[Array, "B P"]
-    """of the policy"""
+    parameters: Float[Array, "B P"]  # of the policy
     value: Float[Array, "B V"]
-    previous_action: Float[Array, "B W"]
-    """as the network saw it: encoded, 0 at first steps"""
-    memory: AgentMemory
-    """for the next step"""
+    previous_action: Float[Array, "B W"]  # as the network saw it: encoded, 0 at first steps
+    memory: AgentMemory  # for the next step
 
 
 def init_memory(network: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
@@ -166,7 +153,9 @@ def collect_rollout(
     final, memory = actor.time_step, AgentMemory(actor.previous_action, actor.memory)
     _, output = evaluate_step(network, final.observation, final.first, memory)
     last = record(actor, output.value[:, 0])
-    steps, previous, value, state_id = jax.tree.map(_with_last, steps, last)
+    steps, previous, value, state_id = jax.tree.map(
+        lambda behind, final: jnp.moveaxis(jnp.concatenate([behind, final[None]]), 0, 1), steps, last
+    )
     trajectories = Trajectories(steps.observation, previous, steps.first, jnp.ones_like(steps.first))
     return actor, Rollout(
         trajectories=trajectories,
@@ -180,9 +169,3 @@ def collect_rollout(
         valid=~steps.first[:, 1:],
         state_id=state_id,
     )
-
-
-def _with_last(
-    behind: Shaped[Array, "T B *rest"], final: Shaped[Array, "B *rest"]
-) -> Shaped[Array, "B S *rest"]:
-    return jnp.moveaxis(jnp.concatenate([behind, final[None]]), 0, 1)

@@ -25,7 +25,7 @@ from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
 from derex.agents.rollout import Rollout
 from derex.agents.vmpo import Duals, generalised_advantage_estimation, initial_duals, projected, vmpo_loss
-from derex.networks.optimisation import clipped_adam, init_optimiser, run_gradient_steps
+from derex.networks.layers import clipped_adam, init_optimiser, run_gradient_steps
 from derex.representations.base import BonusUse, Representation, RepresentationState
 
 DECAY = 0.99
@@ -85,8 +85,7 @@ class Trained(NamedTuple):
     """Everything that the agent's optimiser trains."""
 
     network: AgentNetwork
-    joint: Any
-    """networks of the representation that are trained with the agent"""
+    joint: Any  # networks of the representation that are trained with the agent
     duals: Duals
 
 
@@ -103,8 +102,7 @@ class RewardStreams(NamedTuple):
     """One reward stream, or several that each have a value function."""
 
     rewards: Float[Array, "B T V"]
-    weights: Float[Array, " V"]
-    """of their advantages"""
+    weights: Float[Array, " V"]  # of their advantages
     gammas: Float[Array, " V"]
 
 
@@ -160,18 +158,15 @@ def compute_advantages(config: AgentConfig, rollout: Rollout, streams: RewardStr
         advantages, targets = generalised_advantage_estimation(
             reward, rollout.discount, rollout.last, value, gamma, config.gae_lambda
         )
-        return _normalised(advantages, rollout.valid) if config.normalise_advantages else advantages, targets
+        if config.normalise_advantages:  # those that hardly vary (no reward yet) stay small
+            advantages -= jnp.mean(advantages, where=rollout.valid)
+            deviation = jnp.sqrt(jnp.mean(jnp.square(advantages), where=rollout.valid))
+            advantages /= jnp.maximum(deviation, SMALLEST_DEVIATION)
+        return advantages, targets
 
     each = jax.vmap(of_stream, in_axes=(-1, -1, 0), out_axes=-1)
     advantages, targets = each(streams.rewards, rollout.value, streams.gammas)
     return AdvantageBatch(rollout, jnp.sum(advantages * streams.weights, axis=-1), targets)
-
-
-def _normalised(advantages: Float[Array, "B T"], valid: Bool[Array, "B T"]) -> Float[Array, "B T"]:
-    """Mean 0 and deviation 1 over valid transitions; advantages that hardly vary (no reward yet) stay small."""
-    centred = advantages - jnp.mean(advantages, where=valid)
-    deviation = jnp.sqrt(jnp.mean(jnp.square(centred), where=valid))
-    return centred / jnp.maximum(deviation, SMALLEST_DEVIATION)
 
 
 def agent_loss(

@@ -18,6 +18,8 @@ from jax.lax import stop_gradient as sg
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
+from derex._text import require
+
 
 def generalised_advantage_estimation(
     reward: Float[Array, "*B T"],
@@ -48,10 +50,8 @@ def generalised_advantage_estimation(
         lambda_: λ; 1 for V-MPO's n-step returns.
     """
     T = reward.shape[-1]
-    if value.shape[-1] != T + 1:
-        raise ValueError(
-            f"value: expected {T + 1} steps for {T} transitions (the last to bootstrap from), got {value.shape[-1]}."
-        )
+    steps = f"{T + 1} steps for {T} transitions (the last to bootstrap from)"
+    require(value.shape[-1] == T + 1, "value", steps, value.shape[-1])
     delta = reward + gamma * discount * value[..., 1:] - value[..., :-1]
     carried = gamma * lambda_ * jnp.where(last, 0.0, discount)
 
@@ -69,27 +69,20 @@ def generalised_advantage_estimation(
 class Duals(NamedTuple):
     """Dual variables: positive, learnt like parameters."""
 
-    temperature: Float[Array, ""]
-    """η"""
-    multipliers: Float[Array, " P"]
-    """α, one for each part of the divergence"""
+    temperature: Float[Array, ""]  # η
+    multipliers: Float[Array, " P"]  # α, one for each part of the divergence
 
 
 class VmpoTerms(NamedTuple):
     """The three summands of the loss, and diagnostics without gradient."""
 
-    policy: Float[Array, ""]
-    """L_π"""
-    temperature: Float[Array, ""]
-    """L_η"""
-    kl: Float[Array, ""]
-    """L_α, all parts"""
-    divergence: Float[Array, " P"]
-    """mean KL(π_old ‖ π), to be compared with ε_α"""
+    policy: Float[Array, ""]  # L_π
+    temperature: Float[Array, ""]  # L_η
+    kl: Float[Array, ""]  # L_α, all parts
+    divergence: Float[Array, " P"]  # mean KL(π_old ‖ π), to be compared with ε_α
     relative_entropy: Float[Array, ""]
     """KL(ψ ‖ uniform), to be compared with ε_η: ∂L_η/∂η = ε_η - KL(ψ ‖ uniform)"""
-    selected: Int[Array, ""]
-    """number of transitions with ψ > 0"""
+    selected: Int[Array, ""]  # number of transitions with ψ > 0
 
 
 def initial_duals(parts: int, temperature: float = 1.0, multiplier: float = 5.0) -> Duals:
@@ -133,11 +126,10 @@ def vmpo_loss(
         weights: 0 (False) for transitions to ignore, whatever their values; 1 for the others.
         top_fraction: share of the transitions that ψ is spread over.
     """
-    if not 0.0 < top_fraction <= 1.0:
-        raise ValueError(f"top_fraction: expected a number in (0, 1], got {top_fraction}.")
+    require(0.0 < top_fraction <= 1.0, "top_fraction", "a number in (0, 1]", top_fraction)
     eta, alpha = duals
-    if kl.shape[1:] != alpha.shape:
-        raise ValueError(f"kl: expected {alpha.shape[0]} parts, one for each multiplier, got {kl.shape[1]}.")
+    parts = f"{alpha.shape[0]} parts, one for each multiplier"
+    require(kl.shape[1:] == alpha.shape, "kl", parts, kl.shape[1])
     counted = jnp.ones(log_prob.shape, bool) if weights is None else weights > 0
     number = jnp.sum(counted)
     A = sg(advantages)
@@ -156,15 +148,8 @@ def vmpo_loss(
     temperature = jnp.where(number > 0, eta * (epsilon_temperature + log_mean) + A_max, 0.0)
     penalty = jnp.sum(alpha * (epsilon_kl - sg(divergence)) + sg(alpha) * divergence)
     penalty = jnp.where(number > 0, penalty, 0.0)
-
-    terms = VmpoTerms(
-        policy=policy,
-        temperature=temperature,
-        kl=penalty,
-        divergence=sg(divergence),
-        relative_entropy=sg(jnp.sum(psi * (exponent - log_mean))),
-        selected=jnp.sum(top),
-    )
+    relative_entropy = sg(jnp.sum(psi * (exponent - log_mean)))
+    terms = VmpoTerms(policy, temperature, penalty, sg(divergence), relative_entropy, jnp.sum(top))
     return policy + temperature + penalty, terms
 
 

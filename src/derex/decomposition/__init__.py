@@ -1,7 +1,6 @@
 """The paper's core as pure functions on arrays: objectives, normalisation, bonus, and the exact answers."""
 
 from derex.decomposition.bonus import compute_bonus
-from derex.decomposition.laplacian import graph_drawing_loss
 from derex.decomposition.objectives import (
     DeRexObjective,
     Estimate,
@@ -11,6 +10,7 @@ from derex.decomposition.objectives import (
     combined_loss,
     diag_loss,
     double_sampled_off_loss,
+    graph_drawing_loss,
     make_objective,
     off_loss,
     off_value,

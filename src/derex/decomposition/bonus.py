@@ -45,9 +45,8 @@ SIGMA_FLOOR = 0.05  # directions with smaller σ are noise that would dominate t
 RIDGE = 1e-5  # added to correlations: smaller variances are estimation noise
 LARGEST_RIDGE = 0.1  # with it, only non-finite correlations fail
 SHARE_QUANTILE = 0.99  # of fresh visits whose bonus is never raised
-UNSEEN_FLOOR = (
-    2.0**0.5
-)  # least bonus of an input unlike all training data, in units of the largest training bonus
+# Least bonus of an input unlike all training data, in units of the largest training bonus.
+UNSEEN_FLOOR = 2.0**0.5
 
 
 def compute_bonus(
@@ -194,7 +193,5 @@ def _fresh_visit_quantile(
     n = counts.sum()
     leverage = np.clip(share * relative_energy * n / max(n - 1.0, 1.0), 0.0, 1.0 - 1e-9)
     fresh = np.minimum(share / (1.0 - leverage), 1.0)
-    order = np.argsort(fresh)
-    cumulative = np.cumsum(counts[order]) / n
-    at = min(np.searchsorted(cumulative, SHARE_QUANTILE), len(order) - 1)
-    return float(max(fresh[order][at], np.finfo(np.float32).tiny))
+    quantile = np.quantile(fresh, SHARE_QUANTILE, weights=counts, method="inverted_cdf")
+    return float(max(quantile, np.finfo(np.float32).tiny))

@@ -14,6 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float, Float64, Int, Num
 
+from derex._text import require
+
 Matrix: TypeAlias = Any
 """A float64 `np.ndarray` or `scipy.sparse.csr_array`; SciPy has no static types for it."""
 
@@ -33,11 +35,8 @@ def policy_transition_matrix(
     n_states, n_actions, _ = P_sas.shape
     if policy is None:
         return P_sas.mean(axis=1)
-    policy = _check_stochastic("policy", policy)
-    if policy.shape != (n_states, n_actions):
-        raise ValueError(
-            f"policy: expected shape ({n_states}, {n_actions}) to match P_sas, got {policy.shape}."
-        )
+    policy, shape = _check_stochastic("policy", policy), (n_states, n_actions)
+    require(policy.shape == shape, "policy", f"shape {shape} to match P_sas", policy.shape)
     return np.einsum("sa,sat->st", policy, P_sas)
 
 
@@ -59,9 +58,13 @@ def visitation(P_pi: Num[Any, "S S"], start: Num[Any, " S"] | int, horizon: int)
         horizon: number of transitions T of an episode; d is the distribution of their first states.
     """
     P_pi = _check_stochastic("P_pi", P_pi, square=True)
-    if horizon < 1:
-        raise ValueError(f"horizon: expected at least 1 step, got {horizon}.")
-    d_t = _start_distribution(start, P_pi.shape[0])
+    require(horizon >= 1, "horizon", "at least 1 step", horizon)
+    n = P_pi.shape[0]
+    if np.ndim(start) == 0:
+        require(0 <= int(start) < n, "start", f"a state id in [0, {n - 1}]", start)
+        start = np.eye(n)[int(start)]
+    d_t = check_distribution("start", start)
+    require(len(d_t) == n, "start", f"{n} probabilities, one for each state", len(d_t))
     total = np.zeros_like(d_t)
     for _ in range(horizon):
         total += d_t
@@ -88,8 +91,7 @@ def joint_matrix(d: Num[Any, " n"], P: Num[Any, "n m"]) -> Matrix:
     """A = D P, the joint distribution of a state and the next (Section 3); sparse when `P` is."""
     P = _check_stochastic("P", P)
     d = check_distribution("d", d)
-    if len(d) != P.shape[0]:
-        raise ValueError(f"d: expected {P.shape[0]} entries, one for each row of P; got {len(d)}.")
+    require(len(d) == P.shape[0], "d", f"{P.shape[0]} entries, one for each row of P", len(d))
     return sp.csr_array(sp.diags_array(d) @ P) if sp.issparse(P) else d[:, None] * P
 
 
@@ -106,10 +108,8 @@ def empirical_joint(
         sparse: return compressed sparse rows.
     """
     x, y = np.asarray(x), np.asarray(y)
-    if x.shape != y.shape or x.ndim != 1 or len(x) == 0:
-        raise ValueError(
-            f"x, y: expected two equally long, non-empty vectors of ids, got {x.shape} and {y.shape}."
-        )
+    good = x.shape == y.shape and x.ndim == 1 and len(x) > 0
+    require(good, "x, y", "two equally long, non-empty vectors of ids", f"{x.shape} and {y.shape}")
     n_x, n_y = _check_ids("x", x, "n_x", n_x), _check_ids("y", y, "n_y", n_y)
     weight = np.full(len(x), 1.0 / len(x))
     A_n = sp.csr_array((weight, (x, y)), shape=(n_x, n_y))
@@ -118,8 +118,7 @@ def empirical_joint(
 
 def successor_representation(P_pi: Num[Any, "S S"], gamma: float | int) -> Float64[np.ndarray, "S S"]:
     """(I - γ P_π)^{-1}: v^π is linear in it, and its eigenvectors are those of P_π (Theorem 1)."""
-    if not 0.0 <= gamma < 1.0:
-        raise ValueError(f"gamma: a discount in [0, 1) was expected, got {gamma}.")
+    require(0.0 <= gamma < 1.0, "gamma", "a discount in [0, 1)", gamma)
     P_pi = to_dense(_check_stochastic("P_pi", P_pi, square=True))
     return np.linalg.inv(np.eye(len(P_pi)) - gamma * P_pi)
 
@@ -147,8 +146,7 @@ def laplacian_functions(joint: Num[Any, "S S"], k: int) -> Float64[np.ndarray, "
     degree = _symmetrise(joint).sum(axis=1)
     visited = degree > 0
     n = int(visited.sum())
-    if not 1 <= k <= n - 1:
-        raise ValueError(f"k: expected 1 <= k <= {n - 1} (visited states without the constant), got {k}.")
+    require(1 <= k <= n - 1, "k", f"1 <= k <= {n - 1} (visited states without the constant)", k)
     root = np.sqrt(degree[visited])
     # Lifting the constant function from eigenvalue 0 past the largest possible one, 2, puts it last.
     lifted = laplacian(joint)[np.ix_(visited, visited)] + 3.0 * np.outer(root, root)
@@ -184,13 +182,12 @@ def _check_matrix(name: str, values: Any) -> Matrix:
     """A non-negative, finite float64 matrix, dense or compressed sparse rows; errors name the argument."""
     sparse = sp.issparse(values)
     matrix: Matrix = sp.csr_array(values, dtype=np.float64) if sparse else np.asarray(values, np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"{name}: expected a non-empty matrix, got shape {matrix.shape}.")
+    good = matrix.ndim == 2 and 0 not in matrix.shape
+    require(good, name, "a non-empty matrix", f"shape {matrix.shape}")
     entries = np.asarray(matrix.data) if sparse else matrix
-    if not np.all(np.isfinite(entries)):
-        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity.")
-    if np.any(entries < 0):
-        raise ValueError(f"{name}: expected probabilities, got a negative entry {entries.min():.3g}.")
+    require(np.all(np.isfinite(entries)), name, "finite numbers", "NaN or infinity")
+    smallest = np.min(entries, initial=0.0)
+    require(smallest >= 0, name, "probabilities", f"a negative entry {smallest:.3g}")
     return matrix
 
 
@@ -217,50 +214,33 @@ def check_distribution(name: str, d: Any) -> Float64[np.ndarray, " n"]:
 
 def _check_stochastic(name: str, P: Any, square: bool = False) -> Matrix:
     P = _check_matrix(name, P)
-    if square and P.shape[0] != P.shape[1]:
-        raise ValueError(f"{name}: expected a square matrix, got shape {P.shape}.")
+    good = not square or P.shape[0] == P.shape[1]
+    require(good, name, "a square matrix", f"shape {P.shape}")
     sums = np.asarray(P.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1.0)))
-    if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
-        raise ValueError(
-            f"{name}: every row must sum to one, row {worst} sums to {sums[worst]:.6g}. "
-            "Divide each row by its sum."
-        )
+    good, got = abs(sums[worst] - 1.0) <= SUM_TOLERANCE, f"{sums[worst]:.6g} for row {worst}"
+    require(good, name, "every row to sum to one", got, "Divide each row by its sum.")
     return sp.csr_array(sp.diags_array(1.0 / sums) @ P) if sp.issparse(P) else P / sums[:, None]
 
 
 def _check_dynamics(P_sas: Any) -> Float64[np.ndarray, "S A S"]:
     P_sas = np.asarray(P_sas, dtype=np.float64)
-    if P_sas.ndim != 3 or P_sas.shape[0] != P_sas.shape[2]:
-        raise ValueError(f"P_sas: expected shape (states, actions, states), got {P_sas.shape}.")
+    good = P_sas.ndim == 3 and P_sas.shape[0] == P_sas.shape[2]
+    require(good, "P_sas", "shape (states, actions, states)", P_sas.shape)
     return np.asarray(_check_stochastic("P_sas", P_sas.reshape(-1, P_sas.shape[2]))).reshape(P_sas.shape)
 
 
-def _start_distribution(start: Any, n_states: int) -> Float64[np.ndarray, " S"]:
-    if np.ndim(start) == 0:
-        if not 0 <= int(start) < n_states:
-            raise ValueError(f"start: expected a state id in [0, {n_states - 1}], got {start}.")
-        return np.eye(n_states)[int(start)]
-    d_0 = check_distribution("start", start)
-    if len(d_0) != n_states:
-        raise ValueError(f"start: expected {n_states} probabilities, one for each state; got {len(d_0)}.")
-    return d_0
-
-
 def _check_ids(name: str, ids: np.ndarray, size_name: str, size: int | None) -> int:
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"{name}: expected integer ids, got dtype {ids.dtype}.")
+    require(np.issubdtype(ids.dtype, np.integer), name, "integer ids", f"dtype {ids.dtype}")
     size = int(ids.max()) + 1 if size is None else size
-    if ids.min() < 0 or ids.max() >= size:
-        raise ValueError(
-            f"{name}: ids must lie in [0, {size_name} - 1] = [0, {size - 1}], got values in "
-            f"[{ids.min()}, {ids.max()}]. Raise `{size_name}` or check the ids."
-        )
+    low, high, allowed = ids.min(), ids.max(), f"ids in [0, {size_name} - 1] = [0, {size - 1}]"
+    fix = f"Raise `{size_name}` or check the ids."
+    require(low >= 0 and high < size, name, allowed, f"values in [{low}, {high}]", fix)
     return size
 
 
 def _symmetrise(joint: Any) -> Float64[np.ndarray, "S S"]:
     A = to_dense(check_joint(joint))
-    if A.shape[0] != A.shape[1]:
-        raise ValueError(f"joint: a graph Laplacian needs a square joint, got shape {A.shape}.")
+    square = A.shape[0] == A.shape[1]
+    require(square, "joint", "a square one for a graph Laplacian", f"shape {A.shape}")
     return (A + A.T) / 2

@@ -27,9 +27,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float64, Num
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import aslinearoperator, svds
 
-from derex.decomposition.chains import (
+from derex._text import require
+from derex.decomposition.chains import (  # noqa: F401  (all that is public there is public here)
     Matrix,
     check_joint,
     compute_marginals,
@@ -46,22 +47,6 @@ from derex.decomposition.chains import (
     vector_signs,
     visitation,
 )
-
-__all__ = [
-    "DENSE_LIMIT",
-    "Decomposition",
-    "Geometry",
-    "decompose",
-    "empirical_joint",
-    "joint_matrix",
-    "laplacian",
-    "laplacian_functions",
-    "policy_transition_matrix",
-    "state_action_matrix",
-    "stationary_distribution",
-    "successor_representation",
-    "visitation",
-]
 
 Geometry: TypeAlias = Literal["visitation", "counting"]
 GEOMETRIES: tuple[Geometry, ...] = ("visitation", "counting")
@@ -116,8 +101,7 @@ class Decomposition:
             singular value is zero up to rounding (beyond `rank`) are left out of the weighted norm: Λ⁻¹ is then the
             pseudo-inverse, as in the proof of Theorem 3.
         """
-        if not sigma_floor >= 0:
-            raise ValueError(f"sigma_floor: expected a number >= 0, got {sigma_floor}.")
+        require(sigma_floor >= 0, "sigma_floor", "a number >= 0", sigma_floor)
         scaled = self.left
         if weighted:
             used = self.k if sigma_floor > 0 else self.rank
@@ -142,8 +126,7 @@ def decompose(
     Returns:
         The decomposition, with signs such that the largest entry of each left function is positive.
     """
-    if geometry not in GEOMETRIES:
-        raise ValueError(f"geometry: expected one of {', '.join(map(repr, GEOMETRIES))}, got {geometry!r}.")
+    require(geometry in GEOMETRIES, "geometry", f"one of {', '.join(map(repr, GEOMETRIES))}", repr(geometry))
     A = check_joint(joint)
     d, d_next = compute_marginals(A)
     rows, columns = np.flatnonzero(d > 0), np.flatnonzero(d_next > 0)
@@ -195,27 +178,15 @@ def _svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int)
 
 def _iterative_svd(matrix: Matrix, rank_one: tuple[np.ndarray, np.ndarray] | None, k: int) -> _Svd:
     """`_svd` without a dense matrix. Singular values below the method's accuracy, √eps, come out as 0."""
-    operator = matrix if rank_one is None else _PlusOuter(matrix, *rank_one)
+    operator = aslinearoperator(matrix)
+    if rank_one is not None:  # the sum is never formed
+        u, v = rank_one
+        operator = operator + aslinearoperator(u[:, None]) @ aslinearoperator(v[None, :])
     start = np.random.default_rng(0).standard_normal(min(matrix.shape))
     U, sigma, Vt = svds(operator, k=k, v0=start, solver="arpack")
     order = np.argsort(-sigma, kind="stable")
     sigma = np.where(sigma > np.sqrt(np.finfo(np.float64).eps) * sigma.max(), sigma, 0.0)
     return U[:, order], sigma[order], Vt[order].T
-
-
-class _PlusOuter(LinearOperator):
-    """The operator matrix + u vᵀ; the sum is never formed."""
-
-    def __init__(self, matrix: Matrix, u: np.ndarray, v: np.ndarray) -> None:
-        super().__init__(np.float64, matrix.shape)
-        self.matrix, self.transposed = matrix, sp.csr_array(matrix.T)
-        self.u, self.v = u[:, None], v[:, None]
-
-    def _matmat(self, X: np.ndarray) -> np.ndarray:
-        return self.matrix @ X + self.u * (self.v.T @ X)
-
-    def _rmatmat(self, X: np.ndarray) -> np.ndarray:
-        return self.transposed @ X + self.v * (self.u.T @ X)
 
 
 def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
@@ -229,9 +200,7 @@ def _check_k(k: int | None, visited: int, geometry: Geometry) -> int:
         return largest
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
         raise TypeError(f"k: expected an integer, got {k!r} of type {type(k).__name__}.")
-    if not 1 <= k <= largest:
-        raise ValueError(
-            f"k: expected 1 <= k <= {largest}, got {k}. The joint visits min(rows, columns) = {visited} "
-            f"states{', and the constant mode takes one component' if geometry == 'visitation' else ''}."
-        )
+    constant = ", and the constant mode takes one component" if geometry == "visitation" else ""
+    why = f"The joint visits min(rows, columns) = {visited} states{constant}."
+    require(1 <= k <= largest, "k", f"1 <= k <= {largest}", k, why)
     return int(k)

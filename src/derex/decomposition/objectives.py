@@ -17,16 +17,9 @@ from jax import Array
 from jax.lax import stop_gradient as sg
 from jaxtyping import Float
 
-from derex.decomposition.laplacian import graph_drawing_loss
-from derex.decomposition.statistics import (
-    BatchStatistics,
-    Half,
-    batch_normalise,
-    clip_outputs,
-    compute_batch_statistics,
-    sigma_hat,
-    weighted_mean,
-)
+from derex._text import require
+from derex.decomposition import statistics
+from derex.decomposition.statistics import BatchStatistics, Half, sigma_hat, weighted_mean
 
 REFERENCE_K = 16  # where λ_r = "grow" equals the paper's value
 REFERENCE_LAMBDA_R = 10.0
@@ -84,8 +77,8 @@ def penalty_weight(lambda_r: float | int | str, k: int) -> float:
     """
     if lambda_r == "grow":
         return REFERENCE_LAMBDA_R * max(k - 1, 1) / (REFERENCE_K - 1)
-    if isinstance(lambda_r, str | bool) or not 0.0 <= lambda_r < math.inf:
-        raise ValueError(f"lambda_r: expected a finite number >= 0 or 'grow', got {lambda_r!r}.")
+    good = not isinstance(lambda_r, str | bool) and 0.0 <= lambda_r < math.inf
+    require(good, "lambda_r", "a finite number >= 0 or 'grow'", repr(lambda_r))
     return float(lambda_r)
 
 
@@ -116,13 +109,15 @@ class DeRexObjective:
         else:
             off = (off_loss(sigmas[0]) + off_loss(sigmas[1])) / 2
         diag = (diag_loss(sigmas[0]) + diag_loss(sigmas[1])) / 2
-        return Estimate(-diag + self.lambda_r * off, compute_batch_statistics(first, second))
+        return Estimate(-diag + self.lambda_r * off, statistics.compute_batch_statistics(first, second))
 
     def _sigma(self, half: Half) -> Float[Array, "k k"]:
         if not self.normalise:
             return sigma_hat(*half)
-        f, g = (batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
-        return sigma_hat(clip_outputs(f, self.limit), clip_outputs(g, self.limit), half.weights)
+        f, g = (statistics.batch_normalise(outputs, half.weights)[0] for outputs in (half.f, half.g))
+        return sigma_hat(
+            statistics.clip_outputs(f, self.limit), statistics.clip_outputs(g, self.limit), half.weights
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,71 @@ class NestedObjective:
         (cross_1, f_1, g_1), (cross_2, f_2, g_2) = (_nested_covariances(half) for half in (first, second))
         linear = -(jnp.sum(cross_1) + jnp.sum(cross_2))  # -2 tr Σ, averaged over the halves
         quadratic = jnp.sum(f_1 * g_2 + f_2 * g_1) / 2
-        return Estimate(linear + quadratic, compute_batch_statistics(first, second))
+        return Estimate(linear + quadratic, statistics.compute_batch_statistics(first, second))
+
+
+def attraction(
+    u: Float[Array, "b k"], v: Float[Array, "b k"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, ""]:
+    """L_diag = 1/(nk) Σ_i Σ_j (f(u_i)_j - f(v_i)_j)²: successive states are close."""
+    return jnp.mean(weighted_mean(jnp.square(u - v), weights))
+
+
+def orthonormality(
+    u: Float[Array, "b k"],
+    v: Float[Array, "c k"],
+    weights_u: Float[Array, " b"] | None = None,
+    weights_v: Float[Array, " c"] | None = None,
+) -> Float[Array, ""]:
+    """E_{u,v independent} 1/k² Σ_jl (f(u)_j f(u)_l - δ_jl)(f(v)_j f(v)_l - δ_jl), over all pairs (u, v).
+
+    For independent u and v it is an unbiased estimate of ‖E[f fᵀ] - I‖²/k².
+    """
+    identity = jnp.eye(u.shape[-1])
+    return jnp.mean((sigma_hat(u, u, weights_u) - identity) * (sigma_hat(v, v, weights_v) - identity))
+
+
+def paired_orthonormality(
+    u: Float[Array, "b k"], v: Float[Array, "b k"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, ""]:
+    """L_off as the appendix prints it: u_i and v_i are the two ends of one transition.
+
+    Σ_jl (u_j u_l - δ)(v_j v_l - δ) = (u·v)² - ‖u‖² - ‖v‖² + k for each pair. It is unbounded below on bipartite graphs
+    when λ_r > k; kept for fidelity.
+    """
+    k = u.shape[-1]
+    each = jnp.sum(u * v, -1) ** 2 - jnp.sum(u * u, -1) - jnp.sum(v * v, -1) + k
+    return weighted_mean(each, weights) / k**2
+
+
+def graph_drawing_loss(
+    first: Half, second: Half, lambda_r: float, paired: bool = False, normalise: bool = False
+) -> Float[Array, ""]:
+    """Rep_loss = L_diag + λ_r L_off of graph drawing.
+
+    Args:
+        first: f at the pairs' first states (`f`) and next states (`g`), one half of the data.
+        second: the same for the other, independent half.
+        lambda_r: weight of orthonormality.
+        paired: the appendix's literal L_off. The default draws u from one half and v from the other, as the
+            original does.
+        normalise: batch-normalise f (over both ends of a half together) first.
+    """
+    if normalise:
+        first, second = _normalise_together(first), _normalise_together(second)
+    close = (attraction(*first) + attraction(*second)) / 2
+    if paired:
+        off = (paired_orthonormality(*first) + paired_orthonormality(*second)) / 2
+    else:
+        off = orthonormality(first.f, second.f, first.weights, second.weights)
+    return close + lambda_r * off
+
+
+def _normalise_together(half: Half) -> Half:
+    """f of both ends of a half, batch-normalised together."""
+    weights = None if half.weights is None else jnp.concatenate([half.weights, half.weights])
+    shared = statistics.compute_moments(jnp.concatenate([half.f, half.g]), weights)
+    return Half(statistics.standardise(half.f, shared), statistics.standardise(half.g, shared), half.weights)
 
 
 @dataclass(frozen=True)
@@ -160,7 +219,7 @@ class GraphDrawingObjective:
 
     def __call__(self, first: Half, second: Half) -> Estimate:
         loss = graph_drawing_loss(first, second, self.lambda_r, paired=self.paired, normalise=self.normalise)
-        return Estimate(loss, compute_batch_statistics(first, second))
+        return Estimate(loss, statistics.compute_batch_statistics(first, second))
 
 
 def make_objective(
@@ -173,8 +232,7 @@ def make_objective(
         "nested": NestedObjective(),
         "laplacian": GraphDrawingObjective(weight),
     }
-    if name not in objectives:
-        raise ValueError(f"objective: expected one of {', '.join(map(repr, objectives))}; got {name!r}.")
+    require(name in objectives, "objective", f"one of {', '.join(map(repr, objectives))}", repr(name))
     return objectives[name]
 
 

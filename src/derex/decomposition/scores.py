@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Num
 from scipy import stats
 
+from derex._text import require
 from derex.decomposition.chains import check_distribution, check_joint, compute_marginals
 from derex.decomposition.exact import decompose, visitation_matrix
 
@@ -54,10 +55,8 @@ def correlation_matrix(
     A = check_joint(joint)
     d, d_next = compute_marginals(A)
     f, g = _standardise("f_values", f_values, d), _standardise("g_values", g_values, d_next)
-    if f.shape[1] != g.shape[1]:
-        raise ValueError(
-            f"g_values: expected as many components as f_values, {f.shape[1]}; got {g.shape[1]}."
-        )
+    same, expected = f.shape[1] == g.shape[1], f"as many components as f_values, {f.shape[1]}"
+    require(same, "g_values", expected, g.shape[1])
     return np.asarray(f.T @ (A @ g))
 
 
@@ -82,11 +81,10 @@ def bonus_rank_correlation(bonus: Float[Any, " n"], d: Num[Any, " n"]) -> float:
     """
     d = check_distribution("d", d)
     bonus = np.asarray(bonus, dtype=np.float64)
-    if bonus.shape != d.shape:
-        raise ValueError(f"bonus: expected one value for each of {len(d)} states, got shape {bonus.shape}.")
+    expected = f"one value for each of {len(d)} states"
+    require(bonus.shape == d.shape, "bonus", expected, f"shape {bonus.shape}")
     bonus, rarity = bonus[d > 0], 1.0 / d[d > 0]
-    if np.any(np.isnan(bonus)):
-        raise ValueError("bonus: NaN at a visited state, expected numbers.")
+    require(not np.any(np.isnan(bonus)), "bonus", "numbers", "NaN at a visited state")
     if len(bonus) < 2 or np.all(bonus == bonus[0]) or np.all(rarity == rarity[0]):
         return float("nan")
     return float(np.corrcoef(stats.rankdata(bonus), stats.rankdata(rarity))[0, 1])
@@ -95,10 +93,8 @@ def bonus_rank_correlation(bonus: Float[Any, " n"], d: Num[Any, " n"]) -> float:
 def auroc(scores_unseen: Num[Any, " a"], scores_seen: Num[Any, " b"]) -> float:
     """The probability that an unseen state scores higher than a seen one, ties counting one half."""
     unseen, seen = np.ravel(np.asarray(scores_unseen)), np.ravel(np.asarray(scores_seen))
-    if len(unseen) == 0 or len(seen) == 0:
-        raise ValueError(
-            f"scores_unseen, scores_seen: both need at least one score, got {len(unseen)} and {len(seen)}."
-        )
+    numbers = f"{len(unseen)} and {len(seen)}"
+    require(len(unseen) and len(seen), "scores_unseen, scores_seen", "at least one score in both", numbers)
     ranks = stats.rankdata(np.concatenate([unseen, seen]))
     wins = ranks[: len(unseen)].sum() - len(unseen) * (len(unseen) + 1) / 2
     return float(wins / (len(unseen) * len(seen)))
@@ -114,12 +110,11 @@ def _exact_values(joint: Any, k: int) -> Float64[np.ndarray, " k"]:
 def _standardise(name: str, values: Any, weights: np.ndarray) -> Float64[np.ndarray, "size k"]:
     """Function values with mean 0 and variance 1 under the weights; 0 for constants and where weights are 0."""
     values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or len(values) != len(weights) or values.shape[1] == 0:
-        raise ValueError(f"{name}: expected shape ({len(weights)}, k), got {values.shape}.")
+    good = values.ndim == 2 and len(values) == len(weights) and values.shape[1] > 0
+    require(good, name, f"shape ({len(weights)}, k)", values.shape)
     visited = (weights > 0)[:, None]
     values = np.where(visited, values, 0.0)
-    if not np.all(np.isfinite(values)):
-        raise ValueError(f"{name}: NaN or infinity at a visited state, expected finite values.")
+    require(np.all(np.isfinite(values)), name, "finite values", "NaN or infinity at a visited state")
     centred = np.where(visited, values - weights @ values, 0.0)
     deviation = np.sqrt(weights @ centred**2)
     varies = deviation > _TOLERANCE * np.max(np.abs(values), axis=0)

@@ -35,8 +35,7 @@ from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_o
 from derex.estimators import validation as check
 from derex.estimators.data import Source, map_rows
 from derex.estimators.networks import Side, standardise_side
-from derex.networks.layers import trainable_mask
-from derex.networks.optimisation import init_optimiser, run_gradient_steps
+from derex.networks.layers import init_optimiser, run_gradient_steps, trainable_mask
 from derex.progress import ProgressBar
 
 Estimator = TypeVar("Estimator")

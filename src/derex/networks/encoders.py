@@ -18,13 +18,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float, Int, Num, PRNGKeyArray
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int, Num, PRNGKeyArray, UInt8
 
-from derex.networks.images import Conv
-from derex.networks.layers import Fixed, Standardise, iterate_blocks, match_precision
+from derex.networks.layers import Fixed, Standardise, compute_mean, iterate_blocks, match_precision
 
 InputKind = Literal["ids", "vectors", "images"]
+Image = Float[Array, "h w c"] | UInt8[Array, "h w c"] | Bool[Array, "h w c"]
+KERNEL, STRIDE = 3, 2
+SMALLEST = 8  # convolutions halve the image until neither side is longer
 
 
 class InputSpec(NamedTuple):
@@ -67,26 +69,6 @@ def count_ids(ids: np.ndarray, size: int) -> Int[np.ndarray, " size"]:
     return total
 
 
-class Linear(eqx.Module):
-    """f(x) = Wᵀ x + c."""
-
-    scale: Standardise
-    out: eqx.nn.Linear
-
-    def __init__(self, size: int, k: int, *, key: PRNGKeyArray):
-        self.scale = Standardise(size)
-        self.out = eqx.nn.Linear(size, k, key=key)
-
-    def prepared(self, rows: np.ndarray) -> Linear:
-        return eqx.tree_at(lambda m: m.scale, self, self.scale.prepared(rows))
-
-    def features(self, x: Num[Array, " size"]) -> Float[Array, " size"]:
-        return self.scale(x)
-
-    def __call__(self, x: Num[Array, " size"]) -> Float[Array, " k"]:
-        return self.out(self.features(x))
-
-
 class MLP(eqx.Module):
     """A multi-layer perceptron with two hidden ReLU layers by default."""
 
@@ -114,6 +96,107 @@ class MLP(eqx.Module):
 
     def __call__(self, x: Num[Array, " size"]) -> Float[Array, " k"]:
         return self.out(self.features(x))
+
+
+class Linear(MLP):
+    """f(x) = Wᵀ x + c: no hidden layer."""
+
+    def __init__(self, size: int, k: int, *, key: PRNGKeyArray):
+        self.scale, self.hidden = Standardise(size), ()
+        self.out = eqx.nn.Linear(size, k, key=key)
+
+
+class Convolution(eqx.Module):
+    """3×3, stride 2, zero padding, then a rectifier."""
+
+    weight: Float[Array, "9*channels filters"]
+    bias: Float[Array, " filters"]
+
+    def __init__(self, channels: int, filters: int, *, key: PRNGKeyArray):
+        fan_in = KERNEL * KERNEL * channels
+        self.weight = jax.random.normal(key, (fan_in, filters)) * (2.0 / fan_in) ** 0.5
+        self.bias = jnp.zeros(filters)
+
+    def __call__(self, image: Float[Array, "h w c"]) -> Float[Array, "h2 w2 d"]:
+        # On CPUs XLA's gradient of a convolution is an order of magnitude slower than one matrix product over
+        # patches; on accelerators it is the other way round.
+        out = lax.platform_dependent(image, self.weight, cpu=convolve_by_patches, default=convolve)
+        return jax.nn.relu(out + self.bias)
+
+
+def convolve_by_patches(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
+    """The convolution as a matrix product over the nine strided shifts of the image."""
+    height, width, _ = image.shape
+    h, w = -(-height // STRIDE), -(-width // STRIDE)
+    padded = jnp.pad(image, ((1, 2), (1, 2), (0, 0)))
+    shifts = [
+        padded[i : i + STRIDE * h : STRIDE, j : j + STRIDE * w : STRIDE]
+        for i in range(KERNEL)
+        for j in range(KERNEL)
+    ]
+    return jnp.concatenate(shifts, axis=-1) @ weight
+
+
+def convolve(image: Float[Array, "h w c"], weight: Float[Array, "n d"]) -> Float[Array, "h2 w2 d"]:
+    """The same convolution through XLA."""
+    height, width, channels = image.shape
+    h, w = -(-height // STRIDE), -(-width // STRIDE)
+    out = lax.conv_general_dilated(
+        image[None],
+        weight.reshape(KERNEL, KERNEL, channels, -1),
+        window_strides=(STRIDE, STRIDE),
+        padding=[(1, STRIDE * h - height), (1, STRIDE * w - width)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return out[0]
+
+
+def scale_pixels(image: Image) -> Float[Array, "h w c"]:
+    """Bytes as fractions of 255, booleans as 0 and 1; other images unchanged."""
+    if image.dtype == jnp.bool_:
+        return image.astype(jnp.float32)
+    return image / 255.0 if image.dtype == jnp.uint8 else image
+
+
+class Conv(eqx.Module):
+    """Strided 3×3 convolutions down to 8×8 or less, a hidden layer, and a linear one to k numbers.
+
+    The mean training image is subtracted: constant parts of the image carry no information, and their activations would
+    dominate the few pixels that differ.
+    """
+
+    mean: Fixed
+    convolutions: tuple[Convolution, ...]
+    hidden: eqx.nn.Linear
+    out: eqx.nn.Linear
+
+    def __init__(
+        self, shape: tuple[int, ...], k: int, channels: int = 16, width: int = 256, *, key: PRNGKeyArray
+    ):
+        keys = iter(jax.random.split(key, 34))
+        self.mean = Fixed(jnp.zeros(shape))
+        height, wide, depth = shape
+        layers = []
+        while not layers or max(height, wide) > SMALLEST:
+            filters = channels if not layers else 2 * channels
+            layers.append(Convolution(depth, filters, key=next(keys)))
+            height, wide, depth = -(-height // STRIDE), -(-wide // STRIDE), filters
+        self.convolutions = tuple(layers)
+        self.hidden = eqx.nn.Linear(height * wide * depth, width, key=next(keys))
+        self.out = eqx.nn.Linear(width, k, key=next(keys))
+
+    def prepared(self, rows: np.ndarray) -> Conv:
+        mean = compute_mean(rows) / (255.0 if rows.dtype == np.uint8 else 1.0)
+        return eqx.tree_at(lambda c: c.mean, self, Fixed(jnp.asarray(mean, jnp.float32)))
+
+    def features(self, image: Image) -> Float[Array, " width"]:
+        x = match_precision(scale_pixels(image) - self.mean.value, self.hidden.weight)
+        for convolution in self.convolutions:
+            x = convolution(x)
+        return jax.nn.relu(self.hidden(x.ravel()))
+
+    def __call__(self, image: Image) -> Float[Array, " k"]:
+        return self.out(self.features(image))
 
 
 class EncoderKind(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
+from derex._text import require
 from derex.decomposition.statistics import Half
 from derex.networks.inputs import Part, UnitScale, encode_rows, make_encoder
 from derex.networks.layers import matmul
@@ -142,9 +143,16 @@ class HistoryNetworks(eqx.Module):
     ) -> tuple[Float[Array, "B T H"], LSTMState]:
         """b_t = F₂(F₁(O_0), …, F₁(O_t)) of every step, and the memory after the last."""
         memory = self.forward.initial(len(first)) if memory is None else memory
-        keep = 1.0 - first.astype(embedded.dtype)
-        out, memory = self.forward(jnp.moveaxis(embedded, 1, 0), keep.T, memory)
-        return jnp.moveaxis(out, 0, 1), memory
+        return read_forwards(self.forward, embedded, first, memory)
+
+
+def read_forwards(
+    core: Any, embedded: Float[Array, "B T width"], first: Bool[Array, "B T"], memory: Any
+) -> tuple[Float[Array, "B T H"], Any]:
+    """b_t of every step by the core F₂, which forgets everything at first steps, and its memory after the last."""
+    keep = 1.0 - first.astype(embedded.dtype)
+    out, memory = core(jnp.moveaxis(embedded, 1, 0), keep.T, memory)
+    return jnp.moveaxis(out, 0, 1), memory
 
 
 def apply_per_step(head: Callable[[Any], Array], inputs: Any) -> Float[Array, "B T k"]:
@@ -165,22 +173,22 @@ class PairNetworks(Protocol):
     reverse: LSTM | None
 
 
-@runtime_checkable
-class Future(Protocol):
+@dataclass(frozen=True)
+class Future:
     """A kind of future that histories predict: pure and hashable, independent of the networks."""
 
     @property
     def needs(self) -> int:
         """Steps of its episode that must follow a history for it to count."""
-        ...
+        return 1
 
     def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
-        """Draw the random phase of each stream's futures on the host."""
-        ...
+        """The step at which futures end in each stream, its phase; random ones are drawn on the host."""
+        return np.full(streams, steps - 1, np.int32)
 
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
-        """Draw the random phases on the device."""
-        ...
+        """The same, drawn on the device."""
+        return jnp.full(streams, steps - 1, jnp.int32)
 
     def read(
         self,
@@ -191,11 +199,11 @@ class Future(Protocol):
         phase: Int[Array, " B"],
     ) -> Float[Array, "B T k"]:
         """g of the future that begins at each step; column t + 1 belongs to history t."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class BoundedTests:
+class BoundedTests(Future):
     """Tests of 1 ≤ L ≤ `longest` steps, uniform and independent of t.
 
     In each stream tests end at every `longest`-th step, counted from a uniform random phase: for any t, the next end is
@@ -214,50 +222,30 @@ class BoundedTests:
     def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
         return jax.random.randint(key, (streams,), 0, self.longest)
 
-    def read(
-        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
-    ) -> Float[Array, "B T k"]:
+    def read(self, networks: PairNetworks, embedded: Embedded, beliefs: Any, left: Any, phase: Any) -> Array:
         assert networks.reverse is not None
         backwards = read_backwards(networks.reverse, embedded.test, left, phase, self.longest)
         return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)
-class TestsToEnd:
+class TestsToEnd(Future):
     """The paper's τ: to the end of the episode, or of its part in the stream."""
 
-    needs: int = 1
     __test__: ClassVar[bool] = False  # not for pytest
 
-    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
-        return np.full(streams, steps - 1, np.int32)
-
-    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
-        return jnp.full(streams, steps - 1, jnp.int32)
-
-    def read(
-        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
-    ) -> Float[Array, "B T k"]:
+    def read(self, networks: PairNetworks, embedded: Embedded, beliefs: Any, left: Any, phase: Any) -> Array:
         assert networks.reverse is not None
-        backwards = read_backwards(networks.reverse, embedded.test, left, phase, left.shape[1], segments=1)
+        steps = left.shape[1]
+        backwards = read_backwards(networks.reverse, embedded.test, left, phase, steps, segments=1)
         return apply_per_step(networks.g, backwards)
 
 
 @dataclass(frozen=True)
-class NextHistory:
+class NextHistory(Future):
     """h_{t+1}, encoded by f itself: the graph-drawing baseline with u = h, v = h' (appendix C)."""
 
-    needs: int = 1
-
-    def draw_on_host(self, rng: np.random.Generator, streams: int, steps: int) -> Int[np.ndarray, " B"]:
-        return np.zeros(streams, np.int32)
-
-    def draw(self, key: PRNGKeyArray, streams: int, steps: int) -> Int[Array, " B"]:
-        return jnp.zeros(streams, jnp.int32)
-
-    def read(
-        self, networks: PairNetworks, embedded: Embedded, beliefs: Array, left: Array, phase: Array
-    ) -> Float[Array, "B T k"]:
+    def read(self, networks: PairNetworks, embedded: Embedded, beliefs: Any, left: Any, phase: Any) -> Array:
         return apply_per_step(networks.f, beliefs)
 
 
@@ -267,11 +255,17 @@ def make_future(tests: int | str, tied: bool) -> Future:
         return NextHistory()
     if tests == "to-end":
         return TestsToEnd()
-    if isinstance(tests, str) or tests < 1:
-        raise ValueError(
-            f'tests: expected the steps of the longest test, at least 1, or "to-end"; got {tests!r}.'
-        )
+    good = not isinstance(tests, str) and tests >= 1
+    require(good, "tests", 'the steps of the longest test, at least 1, or "to-end"', repr(tests))
     return BoundedTests(int(tests))
+
+
+class Pairs(NamedTuple):
+    """Outputs on pairs of a history and its future, one for every step but the last."""
+
+    f: Float[Array, "B t k"]
+    g: Float[Array, "B t k"]
+    counted: Float[Array, "B t"]  # 1, or 0 where the pair does not count
 
 
 def read_pairs(
@@ -281,12 +275,12 @@ def read_pairs(
     beliefs: Float[Array, "B T H"],
     trajectories: Trajectories,
     phase: Int[Array, " B"],
-) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
-    """f(h_t), g(τ_t) and whether the pair counts, for every step t but the last."""
+) -> Pairs:
+    """f(h_t) and g(τ_t); a pair counts if its future fits into its episode."""
     left = count_steps_left(trajectories.first, trajectories.valid)
     g = future.read(networks, embedded, beliefs, left, phase)
     f = apply_per_step(networks.f, beliefs[:, :-1])
-    return f, g[:, 1:], (left[:, :-1] >= future.needs).astype(f.dtype)
+    return Pairs(f, g[:, 1:], (left[:, :-1] >= future.needs).astype(f.dtype))
 
 
 def split_halves(

@@ -19,8 +19,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Integer, Num, PRNGKeyArray, Shaped
 
-from derex.networks.encoders import MLP, InputSpec
-from derex.networks.images import Conv
+from derex._text import require
+from derex.networks.encoders import MLP, Conv, InputSpec
 from derex.networks.layers import match_precision, to_float32
 from derex.networks.tokens import Instructions, encode_one_hot, make_symbol_encoder
 from derex.types import Amount, Symbols, Words
@@ -60,24 +60,22 @@ def part_kind(part: Part) -> str:
 def describe_parts(observation: Any) -> tuple[Part, ...]:
     """The parts of an environment's observation, in the order of the tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(observation)
-    if not leaves:
-        raise ValueError(f"observation: expected at least one part, got {observation!r}.")
+    require(leaves, "observation", "at least one part", repr(observation))
     return tuple(_part(f"observation{jax.tree_util.keystr(place)}", leaf) for place, leaf in leaves)
 
 
 def _part(name: str, leaf: Any) -> Part:
     if isinstance(leaf, Symbols):
         numbers = leaf.shape[-1] if leaf.shape else 1
-        if len(leaf.sizes) != numbers or min(leaf.sizes, default=0) < 1:
-            raise ValueError(
-                f"{name}: Symbols of shape {leaf.shape} need {numbers} sizes of at least 1, one for each number of the "
-                f"last axis; got {leaf.sizes}."
-            )
-    if isinstance(leaf, Words) and (leaf.length < 1 or leaf.buckets < SMALLEST_VOCABULARY):
-        raise ValueError(
-            f"{name}: Words need a length of at least 1 and {SMALLEST_VOCABULARY} buckets or more (0 is padding); got "
-            f"length {leaf.length} and {leaf.buckets} buckets."
+        expected = (
+            f"{numbers} sizes of at least 1 for shape {leaf.shape}, one for each number of the last axis"
         )
+        good = len(leaf.sizes) == numbers and min(leaf.sizes, default=0) >= 1
+        require(good, f"{name}: Symbols", expected, leaf.sizes)
+    if isinstance(leaf, Words):
+        expected = f"a length of at least 1 and {SMALLEST_VOCABULARY} buckets or more (0 is padding)"
+        good = leaf.length >= 1 and leaf.buckets >= SMALLEST_VOCABULARY
+        require(good, f"{name}: Words", expected, f"length {leaf.length} and {leaf.buckets} buckets")
     if isinstance(leaf, Symbols | Words | Amount):
         return leaf
     shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
@@ -225,14 +223,13 @@ class UnitScale(eqx.Module):
     encoder: Parts
 
     def __call__(self, observation: Any) -> Float[Array, " size"]:
-        return _rescale(self.encoder(observation))
+        return self._rescale(self.encoder(observation))
 
     def rows(self, observations: Any) -> Float[Array, "n size"]:
-        return jax.vmap(_rescale)(self.encoder.rows(observations))
+        return jax.vmap(self._rescale)(self.encoder.rows(observations))
 
-
-def _rescale(encoded: Float[Array, " size"]) -> Float[Array, " size"]:
-    return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
+    def _rescale(self, encoded: Float[Array, " size"]) -> Float[Array, " size"]:
+        return encoded * jax.lax.rsqrt(jnp.mean(jnp.square(encoded)) + SMALLEST_SQUARE)
 
 
 def encode_rows(encoder: Any, observations: Any) -> Float[Array, "n size"]:
@@ -261,22 +258,20 @@ def make_encoder(specs: Sequence[Part], size: int, *, key: PRNGKeyArray) -> Part
 
 def compute_flat_size(parts: tuple[Part, ...]) -> int:
     """Size of an observation after `flatten_observation`."""
-    return sum(_size(part) for part in parts)
+    return jax.eval_shape(lambda *leaves: flatten_observation(parts, leaves, ()), *make_shapes(parts)).size
+
+
+def make_shapes(parts: tuple[Part, ...]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Shapes and dtypes of an observation's leaves."""
+    return tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in parts)
 
 
 def flatten_observation(
     parts: tuple[Part, ...], observation: Any, axes: tuple[int, ...]
 ) -> Float[Array, "*axes size"]:
     """Flatten and concatenate the parts of observations with these leading axes."""
-    leaves = jax.tree.leaves(observation)
-    rows = [_numbers(part, leaf).reshape(*axes, -1) for part, leaf in zip(parts, leaves, strict=True)]
-    return jnp.concatenate(rows, axis=-1)
-
-
-def _size(part: Part) -> int:
-    if isinstance(part, Symbols):
-        return math.prod(part.shape[:-1]) * sum(part.sizes)
-    return part.buckets if isinstance(part, Words) else math.prod(part.shape)
+    leaves = zip(parts, jax.tree.leaves(observation), strict=True)
+    return jnp.concatenate([_numbers(part, leaf).reshape(*axes, -1) for part, leaf in leaves], axis=-1)
 
 
 def _numbers(part: Part, values: Array) -> Array:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex._text import require
 from derex.networks.layers import match_precision, matmul
 
 GPU_UNROLL = 4
@@ -49,8 +50,7 @@ class LSTM(eqx.Module):
     residual: bool = eqx.field(static=True)
 
     def __init__(self, size: int, width: int, residual: bool = False, *, key: PRNGKeyArray):
-        if residual and size != width:
-            raise ValueError(f"residual: expected as many inputs as units, got {size} and {width}.")
+        require(not residual or size == width, "residual", "as many inputs as units", f"{size} and {width}")
         self.residual = residual
         input_key, state_key = jax.random.split(key)
         self.input_weight = jax.nn.initializers.glorot_uniform()(input_key, (size, 4 * width))
@@ -90,11 +90,10 @@ def scan(
     memory: LSTMState,
 ) -> tuple[Float[Array, "T B H"], LSTMState]:
     """The recurrence on inputs that are already projected to the G = 4H gates."""
-    (outputs, _, _), memory = _forward(projected, keep, weight, memory)
-    return outputs, memory
+    return _scan_forward(projected, keep, weight, memory)[0]
 
 
-def _forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
+def _scan_forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
     def step(memory: LSTMState, inputs: tuple[Array, Array]):
         x, kept = inputs
         i, f, g, o = jnp.split(x + matmul(memory.hidden * kept[:, None], weight), 4, axis=-1)
@@ -103,12 +102,7 @@ def _forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
         hidden = o * jnp.tanh(cell)
         return LSTMState(hidden, cell), (hidden, cell, jnp.concatenate([i, f, g, o], axis=-1))
 
-    memory, outputs = jax.lax.scan(step, memory, (projected, keep), unroll=scan_unroll())
-    return outputs, memory
-
-
-def _scan_forward(projected: Array, keep: Array, weight: Array, memory: LSTMState):
-    (hidden, cell, gates), last = _forward(projected, keep, weight, memory)
+    last, (hidden, cell, gates) = jax.lax.scan(step, memory, (projected, keep), unroll=scan_unroll())
     return (hidden, last), (keep, weight, memory, hidden, cell, gates)
 
 

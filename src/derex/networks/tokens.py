@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Integer, PRNGKeyArray
 
-from derex.networks.images import Conv
+from derex.networks.encoders import Conv
 from derex.networks.layers import match_precision
 from derex.networks.recurrent import LSTM
 from derex.types import Symbols
@@ -141,8 +141,7 @@ class Instructions(eqx.Module):
 class DistinctInstructions(NamedTuple):
     """Which rows of a batch are equal."""
 
-    number: Int[Array, " N"]
-    """of each row: the number of its instruction, 0, 1, …"""
+    number: Int[Array, " N"]  # of each row: the number of its instruction, 0, 1, …
     example: Int[Array, " N"]
     """for each number, a row with that instruction; entries beyond `count` are arbitrary"""
     count: Int[Array, ""]

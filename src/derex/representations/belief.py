@@ -14,16 +14,11 @@ import jax
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import Embedded, Future, Head, apply_per_step, make_future, read_pairs
+from derex._text import check_ranges
+from derex.networks.histories import Embedded, Head, Pairs, apply_per_step
 from derex.networks.recurrent import LSTM
-from derex.representations.base import (
-    RepresentationState,
-    RolloutView,
-    Sizes,
-    check_weights,
-    prefix_errors,
-)
-from derex.representations.decomposed import DecomposedConfig
+from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus
+from derex.representations.decomposed import FuturesConfig
 
 
 class BeliefHeads(eqx.Module):
@@ -35,7 +30,7 @@ class BeliefHeads(eqx.Module):
 
 
 @dataclass(frozen=True)
-class BeliefConfig(DecomposedConfig):
+class BeliefConfig(FuturesConfig):
     """A decomposition of the agent's beliefs, trained with the agent."""
 
     weight: float = 0.01
@@ -48,54 +43,38 @@ class BeliefConfig(DecomposedConfig):
     """False: f(b) = b, the loss is directly on b_t (the paper's ablation); k must be the width of the core"""
 
     def __post_init__(self) -> None:
-        check_weights("", lambda_b=self.lambda_b, weight=self.weight)
-        with prefix_errors(""):
-            self.future()
-
-    def future(self) -> Future:
-        """The futures that histories are paired with."""
-        return make_future(self.tests, self.decomposition.tied)
-
-    @property
-    def shortest_unroll(self) -> int:
-        """Least number of transitions of a rollout in which any history counts."""
-        return self.future().needs
+        check_ranges(self, "representation.", weights=("lambda_b", "weight"))
+        self.future()
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         f_key, g_key, reverse_key = jax.random.split(key, 3)
-        k = self.decomposition.k
-        if not self.projection and k != sizes.belief:
+        k, H, W = self.decomposition.k, sizes.belief, sizes.embedding
+        if not self.projection and k != H:
             raise ValueError(
                 f"projection: without it f is the belief itself, so k must be the width of the core; got k = {k} and "
-                f"width {sizes.belief}."
+                f"width {H}."
             )
-        f = Head(sizes.belief, k, key=f_key) if self.projection else eqx.nn.Identity()
+        f = Head(H, k, key=f_key) if self.projection else eqx.nn.Identity()
         g = reverse = None
         if not self.decomposition.tied:
-            g = Head(sizes.belief, k, key=g_key)
-            reverse = LSTM(sizes.embedding, sizes.belief, sizes.embedding == sizes.belief, key=reverse_key)
+            g = Head(H, k, key=g_key)
+            reverse = LSTM(W, H, W == H, key=reverse_key)
         heads, episodes = BeliefHeads(f, g, reverse), self.decomposition.init_episodes(sizes.streams)
         return RepresentationState(heads, None, self.decomposition.init_tracked(), episodes)
 
-    def _pairs(self, joint: BeliefHeads, view: RolloutView, key: PRNGKeyArray) -> Any:
-        future = self.future()
+    def _pairs(self, joint: BeliefHeads, view: RolloutView, key: PRNGKeyArray) -> Pairs:
         history = view.embedded.history
         embedded = Embedded(history, history) if self.test_actions else view.embedded
-        phase = future.draw(key, *view.trajectories.shape)
-        return read_pairs(joint, future, embedded, view.beliefs, view.trajectories, phase)
+        return self.read_tests(joint, embedded, view.beliefs, view.trajectories, key)
 
     def _auxiliary(
         self, joint: BeliefHeads, view: RolloutView, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], None]:
-        loss, _ = self.decomposition.estimate(*self._pairs(joint, view, key))
-        return self.weight * loss, None
+        return self.weight * self.decomposition.compute_loss(self._pairs(joint, view, key)), None
 
-    def _observe(
-        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
-    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+    def _observe(self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray) -> StateAndBonus:
         """The bonus of a rollout, by its statistics under the current networks."""
-        statistics = self.decomposition.compute_statistics(*self._pairs(state.joint, view, key))
-        tracked = self.decomposition.track(state.tracked, statistics)
-        f = apply_per_step(state.joint.f, view.beliefs)
-        bonus, episode = self.decomposition.compute_bonuses(f, tracked, view.trajectories.first, state.memory)
-        return state._replace(tracked=tracked, memory=episode), bonus
+        tracked = self.decomposition.track(state.tracked, self._pairs(state.joint, view, key))
+        f, first = apply_per_step(state.joint.f, view.beliefs), view.trajectories.first
+        bonus, episodes = self.decomposition.compute_bonuses(f, tracked, first, state.memory)
+        return state._replace(tracked=tracked, memory=episodes), bonus

@@ -15,6 +15,7 @@ Shapes: B streams, S steps of a rollout, t pairs of each stream, k features.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,35 +24,16 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
+from derex._text import check_ranges, require
+from derex.decomposition import statistics
 from derex.decomposition.bonus import compute_bonus, compute_ritz_bonus, whiten, whiten_sigma
 from derex.decomposition.objectives import Objective, make_objective
-from derex.decomposition.statistics import (
-    READING_EPSILON,
-    BatchStatistics,
-    RunningStatistics,
-    batch_normalise,
-    clip_outputs,
-    init_statistics,
-    read_statistics,
-    sigma_hat,
-    standardise,
-    update_statistics,
-)
-from derex.networks.histories import split_halves
-from derex.representations.base import (
-    LAMBDA_B,
-    BonusUse,
-    Representation,
-    RepresentationState,
-    RolloutView,
-    Sizes,
-    check,
-    check_counts,
-    check_weights,
-    no_auxiliary,
-    prefix_errors,
-    track_nothing,
-)
+from derex.decomposition.statistics import BatchStatistics, RunningStatistics, sigma_hat
+from derex.networks import histories
+from derex.networks.histories import Pairs
+from derex.representations import base
+from derex.representations.base import RepresentationState, RolloutView, Sizes, StateAndBonus
+from derex.types import Trajectories
 
 SMALLEST = 1e-6  # lower bound on the ‖f‖² that is divided by
 
@@ -87,9 +69,7 @@ def compute_episodic_novelty(
     return jnp.concatenate([shares, last[None]]).T, kept
 
 
-AGENT_SIGMA_FLOOR = (
-    0.5  # some of 64 features are always untrained: without it their noise dominates the bonus
-)
+AGENT_SIGMA_FLOOR = 0.5  # some of 64 features are always untrained: their noise would dominate the bonus
 LIMIT = 6.0  # a stream that stays where no other is has 32 rows of 4096 in a half: 6² 32 / 4096 = 0.3 of Σ̂
 
 
@@ -100,15 +80,8 @@ class Correlations(NamedTuple):
     g: Float[Array, "k k"]
 
 
-class PairStatistics(NamedTuple):
-    """Statistics of a batch of pairs."""
-
-    statistics: BatchStatistics
-    correlations: Correlations
-
-
 class TrackedStatistics(NamedTuple):
-    """Running means of `PairStatistics`; divide by `running.weight`."""
+    """Running means of the statistics of pairs; divide by `running.weight`."""
 
     running: RunningStatistics
     correlations: Correlations
@@ -139,13 +112,12 @@ class DecompositionConfig:
     episodes. The value is r/k, r the ridge of that share: the smaller, the less is left of what was seen once"""
 
     def __post_init__(self) -> None:
-        check_counts("decomposition.", k=self.k)
-        check_weights("decomposition.", sigma_floor=self.sigma_floor, episodic=self.episodic)
-        check("decomposition.limit", self.limit, self.limit > 0.0, "a number above 0, or inf")
-        decay = self.statistics_decay
-        check("decomposition.statistics_decay", decay, 0.0 <= decay <= 1.0, "a number in [0, 1]")
-        with prefix_errors("decomposition."):  # unknown objectives and penalties
-            make_objective(self.objective, self.k, self.lambda_r, self.limit)
+        weights, shares = ("sigma_floor", "episodic"), ("statistics_decay",)
+        prefix = "representation.decomposition."
+        check_ranges(self, prefix, counts=("k",), weights=weights, shares=shares)
+        require(self.limit > 0.0, f"{prefix}limit", "a number above 0, or inf", self.limit)
+        with base.prefix_errors("decomposition."):  # unknown objectives and penalties
+            _ = self.loss
 
     @property
     def loss(self) -> Objective:
@@ -160,45 +132,27 @@ class DecompositionConfig:
     def init_tracked(self) -> TrackedStatistics:
         """Statistics before the first rollout."""
         none = jnp.zeros((self.k, self.k))
-        return TrackedStatistics(init_statistics(self.k), Correlations(none, none))
-
-    def estimate(
-        self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
-    ) -> tuple[Float[Array, ""], BatchStatistics]:
-        """The loss on pairs of outputs with weights `counted`, and their statistics."""
-        estimate = self.loss(*split_halves(f, g, counted))
-        return estimate.loss, estimate.statistics
-
-    def compute_statistics(
-        self, f: Float[Array, "B t k"], g: Float[Array, "B t k"], counted: Float[Array, "B t"]
-    ) -> PairStatistics:
-        """Statistics of pairs of outputs; all from the same rows, or σ could exceed 1."""
-        weights = counted.reshape(-1)
-        (f, f_moments), (g, g_moments) = (
-            batch_normalise(outputs.reshape(-1, self.k), weights, READING_EPSILON) for outputs in (f, g)
-        )
-        statistics = BatchStatistics(f_moments, g_moments, sigma_hat(f, g, weights))
-        return PairStatistics(statistics, Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights)))
-
-    def track(self, tracked: TrackedStatistics, new: PairStatistics) -> TrackedStatistics:
-        """Updates Σ̃, moments and correlations."""
-        decay = self.statistics_decay
-        mixed = jax.tree.map(
-            lambda a, b: decay * a + (1.0 - decay) * b, tracked.correlations, new.correlations
-        )
-        return TrackedStatistics(update_statistics(tracked.running, new.statistics, decay), mixed)
-
-    def bonus(self, f: Float[Array, "*b k"], tracked: TrackedStatistics) -> Float[Array, "*b"]:
-        """‖f‖ of the standardised features, weighted by Σ̃⁻²."""
-        statistics, C = self._read(tracked)
-        features = clip_outputs(standardise(f, statistics.f), self.limit)
-        if self.ritz:
-            return compute_ritz_bonus(features, C.f, C.g, statistics.sigma, self.weighted, self.sigma_floor)
-        return compute_bonus(features, jnp.diag(statistics.sigma), self.weighted, self.sigma_floor)
+        return TrackedStatistics(statistics.init_statistics(self.k), Correlations(none, none))
 
     def init_episodes(self, streams: int) -> Float[Array, "B k k"] | None:
         """r M⁻¹ of every stream before its first step; None without `episodic`."""
         return init_episodes(streams, self.k) if self.episodic else None
+
+    def compute_loss(self, pairs: Pairs) -> Float[Array, ""]:
+        """The loss on pairs of outputs, the streams split into two halves."""
+        return self.loss(*histories.split_halves(*pairs)).loss
+
+    def track(self, tracked: TrackedStatistics, pairs: Pairs) -> TrackedStatistics:
+        """Updates Σ̃, moments and correlations; all from the same rows, or σ could exceed 1."""
+        decay, weights = self.statistics_decay, pairs.counted.reshape(-1)
+        (f, f_moments), (g, g_moments) = (
+            statistics.batch_normalise(z.reshape(-1, self.k), weights, statistics.READING_EPSILON)
+            for z in (pairs.f, pairs.g)
+        )
+        seen = BatchStatistics(f_moments, g_moments, sigma_hat(f, g, weights))
+        new = Correlations(sigma_hat(f, f, weights), sigma_hat(g, g, weights))
+        mixed = jax.tree.map(lambda a, b: decay * a + (1.0 - decay) * b, tracked.correlations, new)
+        return TrackedStatistics(statistics.update_statistics(tracked.running, seen, decay), mixed)
 
     def compute_bonuses(
         self,
@@ -207,35 +161,38 @@ class DecompositionConfig:
         first: Bool[Array, "B S"],
         episodes: Float[Array, "B k k"] | None,
     ) -> tuple[Float[Array, "B S"], Float[Array, "B k k"] | None]:
-        """The bonus of every step of a rollout, with its episodic factor, and r M⁻¹ for the next rollout."""
-        rare = self.bonus(f, tracked)
+        """‖f‖ of the standardised features of every step, weighted by Σ̃⁻², with its episodic factor.
+
+        Also returns r M⁻¹ for the next rollout.
+        """
+        seen, C = _read(tracked)
+        features = statistics.clip_outputs(statistics.standardise(f, seen.f), self.limit)
+        if self.ritz:
+            rare = compute_ritz_bonus(features, C.f, C.g, seen.sigma, self.weighted, self.sigma_floor)
+        else:
+            rare = compute_bonus(features, jnp.diag(seen.sigma), self.weighted, self.sigma_floor)
         if episodes is None:
             return rare, None
-        statistics, C = self._read(tracked)
-        features = whiten(C.f, clip_outputs(standardise(f, statistics.f), self.limit))
-        new, episodes = compute_episodic_novelty(features, first, episodes, self.episodic)
+        new, episodes = compute_episodic_novelty(whiten(C.f, features), first, episodes, self.episodic)
         return rare * new, episodes
 
-    def report(self, tracked: TrackedStatistics) -> dict[str, Array]:
+    def report(self, state: RepresentationState) -> dict[str, Array]:
         """Metrics: the spectrum within the span, its mean, the mean of diag Σ̃, and the largest off-diagonal |Σ̃_ij|."""
-        statistics, C = self._read(tracked)
-        diagonal = spectrum = jnp.diag(statistics.sigma)
-        off = jnp.max(jnp.abs(statistics.sigma - jnp.diag(diagonal)))
+        seen, C = _read(state.tracked)
+        diagonal = spectrum = jnp.diag(seen.sigma)
+        off = jnp.max(jnp.abs(seen.sigma - jnp.diag(diagonal)))
         if self.ritz:
-            spectrum = jnp.linalg.svd(whiten_sigma(C.f, C.g, statistics.sigma), compute_uv=False)
-        return {
-            "spectrum": spectrum,
-            "sigma_mean": jnp.mean(spectrum),
-            "sigma_diagonal": jnp.mean(diagonal),
-            "off_diagonal": off,
-        }
+            spectrum = jnp.linalg.svd(whiten_sigma(C.f, C.g, seen.sigma), compute_uv=False)
+        mean = {"sigma_mean": jnp.mean(spectrum), "sigma_diagonal": jnp.mean(diagonal)}
+        return {"spectrum": spectrum, **mean, "off_diagonal": off}
 
-    def _read(self, tracked: TrackedStatistics) -> tuple[BatchStatistics, Correlations]:
-        """The running means, corrected for their start at zero."""
-        scale = 1.0 / jnp.maximum(tracked.running.weight, jnp.finfo(jnp.float32).tiny)
-        return read_statistics(tracked.running), Correlations(
-            *(scale * total for total in tracked.correlations)
-        )
+
+def _read(tracked: TrackedStatistics) -> tuple[BatchStatistics, Correlations]:
+    """The running means, corrected for their start at zero."""
+    scale = 1.0 / jnp.maximum(tracked.running.weight, jnp.finfo(jnp.float32).tiny)
+    return statistics.read_statistics(tracked.running), Correlations(
+        *(scale * total for total in tracked.correlations)
+    )
 
 
 @dataclass(frozen=True)
@@ -243,25 +200,52 @@ class DecomposedConfig:
     """Options of all representations that learn a decomposition."""
 
     decomposition: DecompositionConfig = field(default_factory=DecompositionConfig)
-    lambda_b: float = LAMBDA_B
+    lambda_b: float = base.LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the rollout's mean from the bonus"""
 
-    def build(self) -> Representation:
+    _auxiliary = staticmethod(base.no_auxiliary)
+
+    @abstractmethod
+    def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState: ...
+
+    @abstractmethod
+    def _observe(self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray) -> StateAndBonus: ...
+
+    def build(self) -> base.Representation:
         """Builds the record."""
-        use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, self._auxiliary, track_nothing, self._observe, self._report, use)
+        use, report = base.BonusUse(self.lambda_b, self.centre_bonus), self.decomposition.report
+        return base.Representation(
+            self._init, self._auxiliary, base.track_nothing, self._observe, report, use
+        )
 
-    _auxiliary = staticmethod(no_auxiliary)
 
-    def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
-        raise NotImplementedError
+class FuturesConfig(DecomposedConfig):
+    """What the forms on histories share: h_t is paired with the future that their option `tests` describes."""
 
-    def _observe(
-        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
-    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def tests(self) -> int | str: ...
 
-    def _report(self, state: RepresentationState) -> dict[str, Array]:
-        return self.decomposition.report(state.tracked)
+    def future(self) -> histories.Future:
+        """The futures that histories are paired with; an error if `tests` describes none."""
+        with base.prefix_errors(""):
+            return histories.make_future(self.tests, self.decomposition.tied)
+
+    @property
+    def shortest_unroll(self) -> int:
+        """Least number of transitions of a rollout in which any history counts."""
+        return self.future().needs
+
+    def read_tests(
+        self,
+        networks: histories.PairNetworks,
+        embedded: histories.Embedded,
+        beliefs: Float[Array, "B S H"],
+        trajectories: Trajectories,
+        key: PRNGKeyArray,
+    ) -> Pairs:
+        """f(h_t) and g(τ_t); `key` draws where tests end."""
+        phase = self.future().draw(key, *trajectories.shape)
+        return histories.read_pairs(networks, self.future(), embedded, beliefs, trajectories, phase)

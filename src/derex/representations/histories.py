@@ -12,28 +12,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import (
-    Future,
-    Head,
-    HistoryNetworks,
-    apply_per_step,
-    make_embedding,
-    make_future,
-    read_pairs,
-)
+from derex._text import check_ranges
+from derex.networks.histories import Head, HistoryNetworks, apply_per_step, make_embedding
 from derex.networks.recurrent import LSTM, LSTMState
 from derex.representations.base import (
+    OptimisedTraining,
     RepresentationState,
     RolloutView,
     Sizes,
-    check_counts,
-    check_weights,
-    prefix_errors,
+    StateAndBonus,
 )
-from derex.representations.decomposed import DecomposedConfig
-from derex.representations.optimised import OptimisedTraining
+from derex.representations.decomposed import FuturesConfig
 from derex.types import Trajectories
 
 
@@ -41,19 +32,11 @@ class HistoriesMemory(NamedTuple):
     """State of every stream between rollouts."""
 
     history: LSTMState
-    episode: Float[Array, "B k k"] | None
-    """r M⁻¹ of the episodic bonus, if any"""
-
-
-class RolloutSegment(NamedTuple):
-    """A rollout, and the LSTM state before it."""
-
-    trajectories: Trajectories
-    before: LSTMState
+    episode: Float[Array, "B k k"] | None  # r M⁻¹ of the episodic bonus, if any
 
 
 @dataclass(frozen=True)
-class HistoriesConfig(DecomposedConfig):
+class HistoriesConfig(FuturesConfig):
     """A decomposition of histories and tests, with its own networks."""
 
     training: OptimisedTraining = field(default_factory=OptimisedTraining)
@@ -65,73 +48,44 @@ class HistoriesConfig(DecomposedConfig):
     """include actions in tests; not recommended for pseudo-counts (docs/histories.md)"""
 
     def __post_init__(self) -> None:
-        check_counts("", width=self.width)
-        check_weights("", lambda_b=self.lambda_b)
-        with prefix_errors(""):
-            self.future()
-
-    def future(self) -> Future:
-        """The futures that histories are paired with."""
-        return make_future(self.tests, self.decomposition.tied)
-
-    @property
-    def shortest_unroll(self) -> int:
-        """Least number of transitions of a rollout in which any history counts."""
-        return self.future().needs
+        check_ranges(self, "representation.", counts=("width",), weights=("lambda_b",))
+        self.future()
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
-        embedding_key, forward_key, reverse_key, f_key, g_key = jax.random.split(key, 5)
+        embedding_key, *lstm_keys, f_key, g_key = jax.random.split(key, 5)
         width, k = self.width, self.decomposition.k
         embedding = make_embedding(sizes.observation, sizes.action, width, key=embedding_key)
-        forward, reverse = (
-            LSTM(width, width, residual=True, key=part) for part in (forward_key, reverse_key)
-        )
+        forward, reverse = (LSTM(width, width, residual=True, key=part) for part in lstm_keys)
         f, g = (Head(width, k, key=head_key) for head_key in (f_key, g_key))
         if self.decomposition.tied:
             reverse = g = None
-        networks = HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions)
-        memory = HistoriesMemory(
-            forward.initial(sizes.streams), self.decomposition.init_episodes(sizes.streams)
-        )
-        return RepresentationState(
-            None, self.training.init(networks), self.decomposition.init_tracked(), memory
-        )
+        own = self.training.init(HistoryNetworks(embedding, forward, reverse, f, g, self.test_actions))
+        episodes = self.decomposition.init_episodes(sizes.streams)
+        memory = HistoriesMemory(forward.initial(sizes.streams), episodes)
+        return RepresentationState(None, own, self.decomposition.init_tracked(), memory)
 
-    def _observe(
-        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
-    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+    def _observe(self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray) -> StateAndBonus:
         """Trains on the rollout, then computes its bonus; keeps each stream's LSTM state for the next rollout."""
-        trajectories, future = view.trajectories, self.future()
+        steps, before, decomposition = view.trajectories, state.memory.history, self.decomposition
         reading_key, key = jax.random.split(key)
-        present = RolloutSegment(trajectories, state.memory.history)
 
-        def loss(networks: HistoryNetworks, rows: RolloutSegment, key: PRNGKeyArray) -> Float[Array, ""]:
-            embedded = networks.embed(rows.trajectories)
-            beliefs, _ = networks.beliefs(embedded.history, rows.trajectories.first, rows.before)
-            phase = future.draw(key, *rows.trajectories.shape)
-            pairs = read_pairs(networks, future, embedded, beliefs, rows.trajectories, phase)
-            return self.decomposition.estimate(*pairs)[0]
+        def loss(
+            networks: HistoryNetworks, rows: tuple[Trajectories, LSTMState], key: PRNGKeyArray
+        ) -> Float[Array, ""]:
+            steps, before = rows
+            embedded = networks.embed(steps)
+            beliefs, _ = networks.beliefs(embedded.history, steps.first, before)
+            return decomposition.compute_loss(self.read_tests(networks, embedded, beliefs, steps, key))
 
-        own = self.training.run(state.own, present, loss, key)
+        own = self.training.run(state.own, (steps, before), loss, key)
         networks: Any = own.networks
-        embedded = networks.embed(trajectories)
-        beliefs, memory = _beliefs_so_far(networks, embedded.history, trajectories.first, present.before)
-        phase = future.draw(reading_key, *trajectories.shape)
-        pairs = read_pairs(networks, future, embedded, beliefs, trajectories, phase)
-        tracked = self.decomposition.track(state.tracked, self.decomposition.compute_statistics(*pairs))
-        bonus, episode = self.decomposition.compute_bonuses(
-            apply_per_step(networks.f, beliefs), tracked, trajectories.first, state.memory.episode
-        )
-        return RepresentationState(None, own, tracked, HistoriesMemory(memory, episode)), bonus
-
-
-def _beliefs_so_far(
-    networks: HistoryNetworks,
-    history: Float[Array, "B S width"],
-    first: Bool[Array, "B S"],
-    before: LSTMState,
-) -> tuple[Float[Array, "B S H"], LSTMState]:
-    """b_t of every step, and the LSTM state before the last, which is the first step of the next rollout."""
-    beliefs, memory = networks.beliefs(history[:, :-1], first[:, :-1], before)
-    last, _ = networks.beliefs(history[:, -1:], first[:, -1:], memory)
-    return jnp.concatenate([beliefs, last], axis=1), memory
+        embedded = networks.embed(steps)
+        # The last step is the first of the next rollout, so the LSTM state before it is kept.
+        beliefs, history = networks.beliefs(embedded.history[:, :-1], steps.first[:, :-1], before)
+        last, _ = networks.beliefs(embedded.history[:, -1:], steps.first[:, -1:], history)
+        beliefs = jnp.concatenate([beliefs, last], axis=1)
+        pairs = self.read_tests(networks, embedded, beliefs, steps, reading_key)
+        tracked = decomposition.track(state.tracked, pairs)
+        f = apply_per_step(networks.f, beliefs)
+        bonus, episode = decomposition.compute_bonuses(f, tracked, steps.first, state.memory.episode)
+        return RepresentationState(None, own, tracked, HistoriesMemory(history, episode)), bonus

@@ -9,7 +9,7 @@ import os
 import sys
 from importlib import import_module
 
-from derex._text import hint
+from derex._text import hint, require
 from derex.representations.base import NoRepresentation, RepresentationConfig
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
@@ -31,11 +31,8 @@ def find_representation(method: str, form: str = "") -> RepresentationConfig:
     """Default options of a method in the given form, or in its default form."""
     if ":" in method:
         return _own(method)
-    if method not in METHODS:
-        raise ValueError(
-            f"method: expected one of {', '.join(METHODS)}, or your own as package.module:Class; got {method!r}."
-            f"{hint(method, METHODS)}"
-        )
+    known = f"one of {', '.join(METHODS)}, or your own as package.module:Class"
+    require(method in METHODS, "method", known, repr(method), hint(method, METHODS).strip())
     forms = METHODS[method]
     if form and form not in forms:
         known = ", ".join(name for name in forms if name) or "none"

@@ -16,24 +16,19 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from derex._text import check_ranges
 from derex.networks.encoders import MLP
 from derex.networks.histories import apply_per_step
 from derex.networks.inputs import Part, compute_flat_size, flatten_observation
 from derex.networks.layers import Fixed
+from derex.representations import base
 from derex.representations.base import (
-    LAMBDA_B,
-    BonusUse,
-    Representation,
+    OptimisedTraining,
     RepresentationState,
     RolloutView,
     Sizes,
-    check_counts,
-    check_weights,
-    no_auxiliary,
-    report_nothing,
-    track_nothing,
+    StateAndBonus,
 )
-from derex.representations.optimised import OptimisedTraining
 
 OBSERVATION_CLIP = 5.0
 
@@ -43,8 +38,7 @@ class ObservationMoments(NamedTuple):
 
     count: Float[Array, ""]
     mean: Float[Array, " size"]
-    square: Float[Array, " size"]
-    """sum of squared deviations"""
+    square: Float[Array, " size"]  # sum of squared deviations
 
 
 class Distillation(eqx.Module):
@@ -52,8 +46,7 @@ class Distillation(eqx.Module):
 
     predictor: MLP
     target: Fixed
-    parts: tuple[Part, ...] = eqx.field(static=True)
-    """of the observations"""
+    parts: tuple[Part, ...] = eqx.field(static=True)  # of the observations
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class RndConfig:
 
     k: int = 64
     """outputs"""
-    lambda_b: float = LAMBDA_B
+    lambda_b: float = base.LAMBDA_B
     """λ_b: weight of the bonus; 0: none"""
     centre_bonus: bool = True
     """subtract the rollout's mean from the bonus"""
@@ -74,31 +67,32 @@ class RndConfig:
     """standardise observations by running statistics"""
 
     def __post_init__(self) -> None:
-        check_counts("", k=self.k, width=self.width)
-        check_weights("", lambda_b=self.lambda_b)
+        check_ranges(self, "representation.", counts=("k", "width"), weights=("lambda_b",))
 
-    def build(self) -> Representation:
+    def build(self) -> base.Representation:
         """Builds the record."""
-        use = BonusUse(self.lambda_b, self.centre_bonus)
-        return Representation(self._init, no_auxiliary, track_nothing, self._observe, report_nothing, use)
+        use = base.BonusUse(self.lambda_b, self.centre_bonus)
+        return base.Representation(
+            self._init, base.no_auxiliary, base.track_nothing, self._observe, base.report_nothing, use
+        )
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
-        target_key, predictor_key = jax.random.split(key)
         size = compute_flat_size(sizes.observation)
-        target = MLP(size, self.k, width=self.width, depth=2, key=target_key)
-        predictor = MLP(size, self.k, width=self.width, depth=2, key=predictor_key)
+        target, predictor = (
+            MLP(size, self.k, width=self.width, depth=2, key=part) for part in jax.random.split(key)
+        )
+        own = self.training.init(Distillation(predictor, Fixed(target), sizes.observation))
         moments = ObservationMoments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
-        networks = Distillation(predictor, Fixed(target), sizes.observation)
-        return RepresentationState(None, self.training.init(networks), moments, None)
+        return RepresentationState(None, own, moments, None)
 
-    def _observe(
-        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
-    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+    def _observe(self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray) -> StateAndBonus:
         """Computes the bonus of the rollout, then trains on it."""
         parts = state.own.networks.parts
         rows = flatten_observation(parts, view.trajectories.observation, view.trajectories.shape)
         moments = _including(state.tracked, rows[:, 1:])  # step 0 was the last of the previous rollout
-        rows = _standardised(rows, moments) if self.normalise else rows
+        if self.normalise:
+            spread = jnp.sqrt(moments.square / jnp.maximum(moments.count, 1.0)) + 1e-8
+            rows = jnp.clip((rows - moments.mean) / spread, -OBSERVATION_CLIP, OBSERVATION_CLIP)
         bonus = jnp.mean(_errors(state.own.networks, rows), axis=-1)
 
         def loss(networks: Distillation, rows: Array, key: PRNGKeyArray):
@@ -117,15 +111,6 @@ def _including(moments: ObservationMoments, rows: Float[Array, "B T size"]) -> O
     added = jnp.asarray(rows.shape[0] * rows.shape[1], jnp.float32)
     mean = jnp.mean(rows, axis=(0, 1))
     square = jnp.sum(jnp.square(rows - mean), axis=(0, 1))
-    count = moments.count + added
-    delta = mean - moments.mean
-    return ObservationMoments(
-        count,
-        moments.mean + delta * added / count,
-        moments.square + square + jnp.square(delta) * moments.count * added / count,
-    )
-
-
-def _standardised(rows: Float[Array, "B T size"], moments: ObservationMoments) -> Float[Array, "B T size"]:
-    spread = jnp.sqrt(moments.square / jnp.maximum(moments.count, 1.0)) + 1e-8
-    return jnp.clip((rows - moments.mean) / spread, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+    count, delta = moments.count + added, mean - moments.mean
+    square = moments.square + square + jnp.square(delta) * moments.count * added / count
+    return ObservationMoments(count, moments.mean + delta * added / count, square)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
-from derex.networks.histories import Head, apply_per_step
+from derex._text import check_ranges
+from derex.networks.histories import Head, Pairs, apply_per_step
 from derex.networks.inputs import encode_rows, make_encoder
 from derex.representations.base import (
+    OptimisedTraining,
     RepresentationState,
     RolloutView,
     Sizes,
-    check_counts,
-    check_weights,
+    StateAndBonus,
 )
 from derex.representations.decomposed import DecomposedConfig
-from derex.representations.optimised import OptimisedTraining
+from derex.types import Trajectories
 
 
 class ObservationFeatures(eqx.Module):
@@ -48,32 +49,19 @@ class ObservationFeatures(eqx.Module):
         return jax.vmap(self.head)(jax.nn.relu(encode_rows(self.encoder, observations)))
 
 
-class ObservationSequence(NamedTuple):
-    """Observations (B, S, …) and the first steps of episodes."""
-
-    observation: Any
-    first: Bool[Array, "B S"]
-
-
 class StateNetworks(eqx.Module):
     """f of a state, g of the next state; g is None for tied objectives (g = f)."""
 
     f: ObservationFeatures
     g: ObservationFeatures | None
 
-    @property
-    def next(self) -> ObservationFeatures:
-        """g, or f if tied."""
-        return self.f if self.g is None else self.g
-
-    def pairs(
-        self, steps: ObservationSequence
-    ) -> tuple[Float[Array, "B t k"], Float[Array, "B t k"], Float[Array, "B t"]]:
-        """f of each step but the last, g of the step after it, and weights: 1 if both are in one episode."""
+    def pairs(self, steps: Trajectories) -> Pairs:
+        """f of each step but the last, and g of the step after it; they count if both are in one episode."""
         here = jax.tree.map(lambda leaf: leaf[:, :-1], steps.observation)
         there = jax.tree.map(lambda leaf: leaf[:, 1:], steps.observation)
         counted = (~steps.first[:, 1:]).astype(jnp.float32)
-        return apply_per_step(self.f, here), apply_per_step(self.next, there), counted
+        g = self.f if self.g is None else self.g
+        return Pairs(apply_per_step(self.f, here), apply_per_step(g, there), counted)
 
 
 @dataclass(frozen=True)
@@ -85,33 +73,25 @@ class StatesConfig(DecomposedConfig):
     """units of the hidden layers"""
 
     def __post_init__(self) -> None:
-        check_counts("", width=self.width)
-        check_weights("", lambda_b=self.lambda_b)
+        check_ranges(self, "representation.", counts=("width",), weights=("lambda_b",))
 
     def _init(self, key: PRNGKeyArray, sizes: Sizes) -> RepresentationState:
         k = self.decomposition.k
         f, g = (ObservationFeatures(sizes, self.width, k, key=part) for part in jax.random.split(key))
-        networks = StateNetworks(f, None if self.decomposition.tied else g)
-        episode = self.decomposition.init_episodes(sizes.streams)
-        return RepresentationState(
-            None, self.training.init(networks), self.decomposition.init_tracked(), episode
-        )
+        own = self.training.init(StateNetworks(f, None if self.decomposition.tied else g))
+        episodes = self.decomposition.init_episodes(sizes.streams)
+        return RepresentationState(None, own, self.decomposition.init_tracked(), episodes)
 
-    def _observe(
-        self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray
-    ) -> tuple[RepresentationState, Float[Array, "B S"]]:
+    def _observe(self, state: RepresentationState, view: RolloutView, key: PRNGKeyArray) -> StateAndBonus:
         """Trains on the rollout, then computes its bonus with the statistics of the new networks."""
-        steps = ObservationSequence(view.trajectories.observation, view.trajectories.first)
+        steps, decomposition = view.trajectories, self.decomposition
 
-        def loss(networks: StateNetworks, rows: ObservationSequence, key: PRNGKeyArray) -> Float[Array, ""]:
-            return self.decomposition.estimate(*networks.pairs(rows))[0]
+        def loss(networks: StateNetworks, rows: Trajectories, key: PRNGKeyArray) -> Float[Array, ""]:
+            return decomposition.compute_loss(networks.pairs(rows))
 
         own = self.training.run(state.own, steps, loss, key)
         networks: Any = own.networks
-        tracked = self.decomposition.track(
-            state.tracked, self.decomposition.compute_statistics(*networks.pairs(steps))
-        )
-        bonus, episode = self.decomposition.compute_bonuses(
-            apply_per_step(networks.f, steps.observation), tracked, steps.first, state.memory
-        )
-        return RepresentationState(None, own, tracked, episode), bonus
+        tracked = decomposition.track(state.tracked, networks.pairs(steps))
+        f = apply_per_step(networks.f, steps.observation)
+        bonus, episodes = decomposition.compute_bonuses(f, tracked, steps.first, state.memory)
+        return RepresentationState(None, own, tracked, episodes), bonus

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, describe_parts, make_network
+from derex.agents.network import AgentNetwork, describe_parts
 from derex.agents.policy import Policy, make_policy
 from derex.agents.rollout import Actor, Rollout, collect_rollout, init_actor
 from derex.agents.update import Learner, combine_rewards, compute_advantages, init_learner, update_agent
@@ -114,7 +114,7 @@ class Training:
         """The state of one seed before the first iteration."""
         network_key, representation_key, actor_key, key = jax.random.split(key, 4)
         config, policy, sizes = self.config, self.policy, self.sizes
-        network = make_network(config, sizes.observation, policy, key=network_key)
+        network = AgentNetwork(config, sizes.observation, policy, key=network_key)
         representation = self.representation.init(representation_key, sizes)
         learner = init_learner(config, policy, network, representation.joint)
         actor = self.init_actor(network, actor_key)

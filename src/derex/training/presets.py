@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 from derex._text import hint
 from derex.agents.config import AgentConfig
-from derex.representations.base import NoRepresentation, RepresentationConfig
+from derex.representations.base import NoRepresentation, OptimisedTraining, RepresentationConfig
 from derex.representations.belief import BeliefConfig
 from derex.representations.decomposed import DecompositionConfig
 from derex.representations.histories import HistoriesConfig
 from derex.representations.methods import METHODS, find_representation
-from derex.representations.optimised import OptimisedTraining
 from derex.representations.rnd import RndConfig
 from derex.representations.states import StatesConfig
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from derex.agents.config import AgentConfig
-from derex.agents.network import AgentNetwork, make_network
+from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy, make_policy
 from derex.envs.host import HostTask, make_host_task
 from derex.envs.host.tasks import make_padded_task
@@ -161,7 +161,7 @@ def network_shape(observation: Any, policy: Policy, agent: AgentConfig) -> Agent
     """The network of an agent, shapes and dtypes only."""
 
     def build(key: Any) -> AgentNetwork:
-        return make_network(agent, input_parts(observation), policy, key=key)
+        return AgentNetwork(agent, input_parts(observation), policy, key=key)
 
     return eqx.filter_eval_shape(build, jax.random.key(0))
 
