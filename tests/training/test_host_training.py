@@ -114,9 +114,9 @@ def unrolls() -> tuple[list[TrainState], list[Rollout], list[HostRollout], HostT
         for _ in range(4):
             state = placed(training, loop.advance(state, 1, False, True), mesh)
             states.append(state)
-            assert loop._ahead is not None
-            gathered.append(loop._ahead)
-            rollouts.append(jax.device_get(join(loop._ahead.groups)))
+            assert loop.ahead is not None
+            gathered.append(loop.ahead)
+            rollouts.append(jax.device_get(join(loop.ahead.groups)))
     finally:
         loop.close()
     return states, rollouts, gathered, training

@@ -49,18 +49,6 @@ class FullDiskError(OSError):
     """The disk has no space for the files of a run."""
 
 
-def claim_folder(folder: Path, overwrite: bool) -> None:
-    """Makes the folder; removes an earlier run in it if `overwrite`, else refuses it. Refuses foreign files always."""
-    check_folder(folder)
-    if holds_run(folder):
-        if not overwrite:
-            raise FileExistsError(
-                f"--out: {folder} contains an earlier run; choose another folder, or --overwrite."
-            )
-        remove_run(folder)
-    make_folder(folder)
-
-
 def check_folder(folder: Path) -> None:
     """Refuses a file, and a folder with files that are not of a run."""
     if folder.exists() and not folder.is_dir():
@@ -139,23 +127,23 @@ def plain_options(config: TrainConfig) -> dict[str, Any]:
     return {name: value for name, value in to_plain(config, "text").items() if name not in NOT_WRITTEN}
 
 
-def write_config(folder: Path, config: TrainConfig) -> Path:
-    """Writes config.json: the resolved options, and the versions and devices that run them."""
+def write_config(folder: Path, config: TrainConfig, resumed: dict[str, Any] | None = None) -> None:
+    """Writes config.json: the resolved options, and the versions and devices that run them.
+
+    Args:
+        folder: of the run.
+        config: its options now.
+        resumed: of a run that resumes: from which step, and which options have changed. This is added to the file,
+            which keeps the versions and devices that started the run.
+    """
     content = {"command": COMMAND, "config": plain_options(config), "iterations": config.iterations}
-    return _write_config(folder, content | describe_platform())
-
-
-def record_resume(folder: Path, config: TrainConfig, step: int, changed: dict[str, Any]) -> Path:
-    """Updates config.json of a run that resumes from `step`: its options now, and which have changed."""
-    content = read_json(folder / CONFIG) or {}
-    resumed = [*content.get("resumed", []), {"step": step, **describe_platform(), "changed": changed}]
-    options = {"config": plain_options(config), "iterations": config.iterations}
-    return _write_config(folder, content | options | {"resumed": resumed})
-
-
-def _write_config(folder: Path, content: dict[str, Any]) -> Path:
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    return write_atomically(folder / CONFIG, text.encode())
+    if resumed is None:
+        content |= describe_platform()
+    else:
+        earlier = read_json(folder / CONFIG) or {}
+        here = {"step": resumed["step"], **describe_platform(), "changed": resumed["changed"]}
+        content = earlier | content | {"resumed": [*earlier.get("resumed", []), here]}
+    write_atomically(folder / CONFIG, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def describe_platform() -> dict[str, Any]:
@@ -170,19 +158,36 @@ def describe_platform() -> dict[str, Any]:
     } | ({} if here is None else {"commit_of_directory": here})
 
 
-def check_env(folder: Path, env: Any, named: str | None) -> None:
-    """Refuses an environment that is the user's own code, unless whoever loads the run named it too."""
-    if not isinstance(env, str):
-        raise TypeError(f"env is {env!r}")
-    if imports_user_code(env) and env != named:
-        _refuse_code(folder, "env", env)
+def refuse_user_code(folder: Path, option: str, name: str, named: str | None) -> None:
+    """Refuses code that is not part of derex unless whoever loads the run has named it too."""
+    if name != named:
+        raise ValueError(
+            f"{option}: the run in {folder} uses {name!r}, which is not part of derex. If you trust that code, add "
+            f"--{option} {name}"
+        )
 
 
-def _refuse_code(folder: Path, option: str, name: str) -> None:
-    raise ValueError(
-        f"{option}: the run in {folder} uses {name!r}, which is not part of derex. If you trust that code, add "
-        f"--{option} {name}"
-    )
+@contextmanager
+def explain_damage(folder: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turns errors from reading the content of config.json into one that names the file."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, *also) as error:
+        raise ValueError(f"folder: {folder / CONFIG} is damaged: {str(error).rstrip('.')}.") from error
+
+
+def read_config(folder: Path, env: str | None = None) -> dict[str, Any]:
+    """Reads config.json of a run; refuses an environment that is the user's own code unless it is named in `env`."""
+    content = read_json(folder / CONFIG)
+    if content is None or content.get("command") != COMMAND:
+        raise ValueError(f"folder: {folder} holds no run of derex train: {CONFIG} is missing or not one.")
+    with explain_damage(folder):
+        name = content["config"]["env"]
+        if not isinstance(name, str):
+            raise TypeError(f"env is {name!r}")
+        if imports_user_code(name):
+            refuse_user_code(folder, "env", name, env)
+    return content
 
 
 def load_config(folder: str | Path, method: str | None = None, env: str | None = None) -> TrainConfig:
@@ -195,22 +200,14 @@ def load_config(folder: str | Path, method: str | None = None, env: str | None =
         env: of the run, for the same reason, if its name contains a module.
     """
     folder = Path(folder)
-    content = read_json(folder / CONFIG)
-    if content is None or content.get("command") != COMMAND:
-        raise ValueError(f"folder: {folder} holds no run of derex train: {CONFIG} is missing or not one.")
-    try:
-        options = content["config"]
+    options = read_config(folder, env)["config"]
+    with explain_damage(folder):
         chosen = str(options["method"])
-        if ":" in chosen and chosen != method:
-            _refuse_code(folder, "method", chosen)
-        check_env(folder, options["env"], env)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
-    try:
+    if ":" in chosen:
+        refuse_user_code(folder, "method", chosen, method)
+    with explain_damage(folder, ValueError):
         default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
         return from_plain(default, options).resolved()
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"folder: {folder / CONFIG} is damaged: {str(error).rstrip('.')}.") from error
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -307,26 +304,24 @@ def megabytes(size: int | float) -> str:
 
 def source_commit() -> dict[str, Any] | None:
     """The commit of the running code; None if it is installed, even inside a repository of someone else."""
-    folder = Path(__file__).parent
-    try:
-        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return find_commit(folder)
+    file = Path(__file__)
+    tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+    return find_commit(file.parent) if tracked else None
 
 
 def find_commit(folder: Path) -> dict[str, Any] | None:
     """The commit of the repository that contains the folder, and whether files are modified; None if there is none."""
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+    return None if commit is None or changes is None else {"id": commit, "modified": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The output of a git command; None if it fails or there is no git."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"id": commit, "modified": bool(_git(folder, "status", "--porcelain"))}
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def describe_mismatch(saved: dict[str, Any], stated: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from derex._text import hint, install_command
 from derex.progress import ProgressBar
@@ -24,30 +24,19 @@ Lines = list[dict[str, Any]]
 MAX_LIST_ITEMS = 16  # of a list, such as the spectrum, that are logged
 
 
-@runtime_checkable
-class Logger(Protocol):
-    """Receives every line of metrics."""
-
-    def log(self, lines: Lines) -> None:
-        """Logs the lines of an interval, one per seed."""
-        ...
-
-    def close(self) -> None:
-        """Closes the logger."""
-        ...
-
-
 class Loggers:
-    """Any number of loggers as one."""
+    """Any number of loggers as one: of each `log(lines)` and `close()` are called."""
 
-    def __init__(self, members: Sequence[Logger] = ()):
+    def __init__(self, members: Sequence[Any] = ()):
         self._members = tuple(members)
 
     def log(self, lines: Lines) -> None:
+        """Logs the lines of an interval, one per seed."""
         for member in self._members:
             member.log(lines)
 
     def close(self) -> None:
+        """Closes all loggers."""
         for member in self._members:
             member.close()
 
@@ -102,15 +91,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class _Kind(NamedTuple):
-    build: Callable[[Path, dict[str, Any], int], Logger]
-    library: str
-
-
-LOGGERS: dict[str, _Kind] = {
-    "tensorboard": _Kind(TensorBoard, "tensorboardX"),
-    "wandb": _Kind(WeightsAndBiases, "wandb"),
+LOGGERS: dict[str, tuple[Callable[[Path, dict[str, Any], int], Any], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WeightsAndBiases, "wandb"),
 }
+"""what makes a logger from folder, options and step; and its library"""
 
 
 def check_loggers(names: Sequence[str]) -> None:
@@ -133,29 +118,23 @@ def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any
         step: from which the run resumes; 0: it starts.
     """
     check_loggers(names)
-    return Loggers([LOGGERS[name].build(Path(folder), config, step) for name in dict.fromkeys(names)])
+    return Loggers([LOGGERS[name][0](Path(folder), config, step) for name in dict.fromkeys(names)])
 
 
-def flatten_line(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def flatten_line(line: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yields the finite numbers of a line by name: of lists the first items, of dicts as tasks/catch/return."""
     for name, value in line.items():
-        if name not in ("step", "seed"):
-            yield from _flattened(name, value)
-
-
-def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    parts: dict[str, Any] = value if isinstance(value, dict) else {}
-    if isinstance(value, list):
-        parts = {f"{place:02d}": part for place, part in enumerate(value[:MAX_LIST_ITEMS])}
-    for inner, part in parts.items():
-        yield from _flattened(f"{name}/{inner}", part)
-    if isinstance(value, int | float) and math.isfinite(value):
-        yield name, float(value)
+        if isinstance(value, list):
+            value = {f"{place:02d}": part for place, part in enumerate(value[:MAX_LIST_ITEMS])}
+        if isinstance(value, dict):
+            yield from flatten_line(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and math.isfinite(value) and name not in ("step", "seed"):
+            yield prefix + name, float(value)
 
 
 def _import(name: str) -> Any:
     """Imports the library of a logger."""
-    library = LOGGERS[name].library
+    _, library = LOGGERS[name]
     try:
         return import_module(library)
     except ImportError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -97,9 +96,8 @@ class IntervalSums(NamedTuple):
 
 def read_sums(training: Training, state: TrainState) -> IntervalSums:
     """Copies the sums of the interval from the device."""
-    report = training.report(state)
-    episodes = training.streams.summary(state.actor.environment)
-    sums = jax.device_get(IntervalSums(*state.tally, episodes, report))
+    episodes = state.actor.environment.sums
+    sums = jax.device_get(IntervalSums(*state.tally, episodes, training.report(state)))
     return sums._replace(assigned=training.streams.assigned)
 
 
@@ -198,9 +196,11 @@ def _means(sums: IntervalSums, n: int) -> dict[str, Any]:
     """Means over the iterations of seed n that were not skipped, and the report of the representation."""
     iterations = int(sums.iterations[n])
     totals = {name: float(values[n]) for name, values in sorted(sums.numbers.items())}
-    means = {name: total / iterations if iterations else None for name, total in totals.items()}
-    means |= {"skipped_updates": int(sums.skipped[n])}
-    return means | {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
+    means: dict[str, Any] = {
+        name: total / iterations if iterations else None for name, total in totals.items()
+    }
+    report = {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
+    return means | {"skipped_updates": int(sums.skipped[n])} | report
 
 
 def _check_finite(line: dict[str, Any]) -> None:
@@ -213,8 +213,8 @@ def _check_finite(line: dict[str, Any]) -> None:
         )
 
 
-class VisitRecorder:
-    """Records visits and writes visitation.npz; does nothing if states are not numbered.
+class VisitRecorder(VisitLog):
+    """Records visits, which checkpoints store, and writes visitation.npz; does nothing if states are not numbered.
 
     Args:
         config: of the run.
@@ -225,50 +225,38 @@ class VisitRecorder:
     def __init__(
         self, config: TrainConfig, spec: EnvironmentSpec, saved: dict[str, np.ndarray] | None = None
     ):
-        self._folder: Path = config.out
-        self._log: ResumableVisitLog | None = None
-        if spec.n_states:
-            self._log = ResumableVisitLog(config.env, config.all_seeds, spec.n_states, spec.positions)
-            self._log.load_arrays(saved or {})
+        super().__init__(config.env, config.all_seeds, max(spec.n_states, 1), spec.positions)
+        self._folder, self._numbered = config.out, spec.n_states > 0
+        if saved:
+            rows = zip(saved["steps"], saved["counts"], saved["bonuses"], strict=True)
+            self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]
+            self._width, self._in_last = (int(width) for width in saved["widths"])
         self._written = time.monotonic()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays that a checkpoint stores."""
-        return {} if self._log is None else self._log.to_arrays()
+        """Returns the arrays that a checkpoint stores; copies."""
+        if not self._numbered:
+            return {}
+        visits, widths = self.visits(), np.array([self._width, self._in_last])
+        return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
 
-    def add(self, step: int, sums: IntervalSums) -> None:
+    def record(self, step: int, sums: IntervalSums) -> None:
         """Adds an interval that ended at `step`."""
-        if self._log is not None:
-            self._log.add(step, sums.visits, sums.bonuses)
+        if self._numbered:
+            self.add(step, sums.visits, sums.bonuses)
             if time.monotonic() - self._written > VISITS_SECONDS:
                 self.write()
 
     def write(self) -> None:
         """Writes visitation.npz."""
-        if self._log is not None:
-            save_visits(self._log.visits(), self._folder / VISITS)
+        if self._numbered:
+            save_visits(self.visits(), self._folder / VISITS)
             self._written = time.monotonic()
 
     def draw(self) -> None:
         """Draws visitation.png, if states have positions."""
-        if self._log is not None and len(self._log.visits().positions):
+        visits = self.visits()
+        if self._numbered and len(visits.positions):
             from derex.report.figures import visitation_figure
 
-            visitation_figure(self._log.visits(), self._folder / VISITS_PICTURE)
-
-
-class ResumableVisitLog(VisitLog):
-    """A record of visits that a checkpoint can store."""
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Returns copies of all its numbers."""
-        visits = self.visits()
-        widths = np.array([self._width, self._in_last])
-        return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
-
-    def load_arrays(self, arrays: dict[str, Any]) -> None:
-        """Restores what `to_arrays` returned; nothing from an empty dict."""
-        if arrays:
-            rows = zip(arrays["steps"], arrays["counts"], arrays["bonuses"], strict=True)
-            self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]
-            self._width, self._in_last = (int(width) for width in arrays["widths"])
+            visitation_figure(visits, self._folder / VISITS_PICTURE)
