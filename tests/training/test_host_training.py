@@ -160,7 +160,7 @@ def test_rollouts_hold_the_convention(unrolls: Any) -> None:
     seen = rollouts[0].trajectories.previous_action[:, :, 1:]
     encoded = np.where(first[:, :, : AGENT.unroll, None], 0, np.eye(3)[np.asarray(rollouts[0].action)])
     np.testing.assert_array_equal(seen, encoded)
-    counted = np.sum([each.episodes.episodes for each in gathered], axis=0)
+    counted = np.sum([each.counts.sums.episodes for each in gathered], axis=0)
     assert counted.shape == (SEEDS, STREAMS)
     assert 0 < counted.sum() <= ended.sum()
 

@@ -152,11 +152,7 @@ def check_options(found: Checkpoint, options: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads and verifies the manifest of a checkpoint, but not the files that it lists.
-
-    Raises:
-        DamagedCheckpointError: it is missing or has changed.
-    """
+    """Reads and verifies the manifest of a checkpoint, but not the files that it lists."""
     try:
         text, expected = (folder / MANIFEST).read_bytes(), (folder / CHECKSUM).read_bytes()
     except OSError as error:
@@ -168,11 +164,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Verifies every file of a checkpoint and returns its manifest.
-
-    Raises:
-        DamagedCheckpointError: a file is missing, changed, or new, or the folder was renamed.
-    """
+    """Verifies every file of a checkpoint and its folder's name; returns its manifest."""
     manifest = read_manifest(folder)
     expected, found = manifest["files"], _list_files(folder)
     for name in sorted(expected.keys() ^ (found.keys() - {MANIFEST, CHECKSUM})):
@@ -294,9 +286,8 @@ def copy_arrays(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str
     data = jax.device_get(
         {path: jax.random.key_data(leaf) if _is_key(leaf) else leaf for path, leaf in leaves.items()}
     )
-    return {path: np.array(data[path]) for path in leaves}, {
-        path: str(leaf.dtype) for path, leaf in leaves.items()
-    }
+    dtypes = {path: str(leaf.dtype) for path, leaf in leaves.items()}
+    return {path: np.array(data[path]) for path in leaves}, dtypes
 
 
 def _is_key(leaf: Any) -> bool:
@@ -307,12 +298,7 @@ class Saver:
     """Saves the checkpoints of a run, one at a time, in a background thread.
 
     A checkpoint is written to a temporary folder and renamed when it is complete. Earlier checkpoints are not touched
-    before that.
-
-    Args:
-        folder: of the run.
-        keep: number of latest checkpoints that are kept, besides the best.
-        last: step of the checkpoint that is there already, if any.
+    before that. The latest `keep` are kept, besides the best; `last` is the step of the one that is there already.
     """
 
     def __init__(self, folder: Path, keep: int, last: int | None = None):

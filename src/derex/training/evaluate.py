@@ -26,13 +26,13 @@ from jaxtyping import Bool, Float, Int, Key, PRNGKeyArray, UInt8
 from derex._text import to_plain
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
-from derex.agents.rollout import AgentMemory, act, init_memory
+from derex.agents.rollout import act, init_memory
 from derex.envs.host import HostTask, PoolOptions, allocate_steps, open_streams
 from derex.envs.host.worker import episode_seed
 from derex.envs.interface import DrawnEnvironment, DrawnHostEnvironment, Environment, HostEnvironment
 from derex.envs.multitask import MultiTask
 from derex.envs.suites.dmlab import human_normalised
-from derex.envs.wrappers import AutoReset, Batched, StreamState
+from derex.envs.wrappers import AutoReset, Batched
 from derex.report.files import read_json, write_atomically
 from derex.report.runs import CONFIG
 from derex.report.statistics import Interval, bootstrap_interval, mean_interval, proportion_interval
@@ -41,7 +41,6 @@ from derex.training.host import compile_act, init_memories, show_step, split_see
 from derex.training.learner import tasks_in
 from derex.training.metrics import HUMAN_SCORE_CAP, has_human_score
 from derex.training.trained import TrainedAgents
-from derex.types import TimeStep
 
 MOST_STREAMS = 256  # of each seed in a JAX environment
 HOST_STREAMS = 8  # of each seed: always as many, so that the same seed plays the same episodes on any machine
@@ -98,19 +97,6 @@ def play_rounds(
     return Episodes(*(np.concatenate(part, axis=1)[:, :episodes] for part in zip(*rounds, strict=True)))
 
 
-class Play(NamedTuple):
-    """A round under way."""
-
-    streams: StreamState
-    time_step: TimeStep
-    memory: AgentMemory
-    playing: Bool[Array, " B"]
-    """whether its episode goes on"""
-    returns: Float[Array, " B"]
-    lengths: Int[Array, " B"]
-    key: PRNGKeyArray
-
-
 @partial(jax.jit, static_argnums=(2, 3, 4))
 def play_round(
     networks: AgentNetwork, keys: Key[Array, " N"], environment: Environment, streams: int, greedy: bool
@@ -122,23 +108,22 @@ def play_round(
     def play(network: AgentNetwork, key: PRNGKeyArray) -> tuple[Array, Array]:
         reset_key, key = jax.random.split(key)
         state, step = batch.reset(reset_key, stagger=False)
-        zeros = jnp.zeros(streams)
-        begun = Play(
-            state, step, init_memory(network, policy, streams), step.first, zeros, zeros.astype(int), key
+        # Of each stream: whether its first episode goes on, after its return and its length so far.
+        counted = jnp.zeros(streams), jnp.zeros(streams, int), step.first
+        begun = state, step, init_memory(network, policy, streams), key, *counted
+        *_, returns, lengths, _ = jax.lax.while_loop(
+            lambda now: now[-1].any(), partial(advance, network), begun
         )
-        ended = jax.lax.while_loop(lambda play: play.playing.any(), partial(advance, network), begun)
-        return ended.returns, ended.lengths
+        return returns, lengths
 
-    def advance(network: AgentNetwork, play: Play) -> Play:
-        key, action_key, step_key = jax.random.split(play.key, 3)
-        step = play.time_step
-        chosen = act(
-            network, policy, step.observation, step.first, play.memory, None if greedy else action_key
-        )
-        state, step = batch.step(play.streams, chosen.action, step_key)
-        returns = play.returns + jnp.where(play.playing, step.reward, 0.0)
-        lengths = play.lengths + play.playing
-        return Play(state, step, chosen.memory, play.playing & ~step.last, returns, lengths, key)
+    def advance(network: AgentNetwork, now: tuple[Any, ...]) -> tuple[Any, ...]:
+        state, step, memory, key, returns, lengths, playing = now
+        key, action_key, step_key = jax.random.split(key, 3)
+        draw = None if greedy else action_key
+        chosen = act(network, policy, step.observation, step.first, memory, draw)
+        state, step = batch.step(state, chosen.action, step_key)
+        returns, lengths = returns + jnp.where(playing, step.reward, 0.0), lengths + playing
+        return state, step, chosen.memory, key, returns, lengths, playing & ~step.last
 
     return jax.vmap(play)(networks, keys)
 

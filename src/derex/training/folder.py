@@ -130,11 +130,8 @@ def plain_options(config: TrainConfig) -> dict[str, Any]:
 def write_config(folder: Path, config: TrainConfig, resumed: dict[str, Any] | None = None) -> None:
     """Writes config.json: the resolved options, and the versions and devices that run them.
 
-    Args:
-        folder: of the run.
-        config: its options now.
-        resumed: of a run that resumes: from which step, and which options have changed. This is added to the file,
-            which keeps the versions and devices that started the run.
+    A run that resumes gives `resumed`, from which step and which options have changed. This is added to the file, which
+    keeps the versions and devices that started the run.
     """
     content = {"command": COMMAND, "config": plain_options(config), "iterations": config.iterations}
     if resumed is None:
@@ -219,18 +216,10 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def check_metrics(folder: Path, step: int, seeds: tuple[int, ...]) -> str:
-    """Checks that metrics.jsonl has the lines that were written before a checkpoint; only reads.
-
-    Args:
-        folder: of the run.
-        step: of the last line before the checkpoint; 0 if there is none.
-        seeds: each has a line at that step.
+    """Checks that metrics.jsonl has a line of each seed at `step`, the last one before a checkpoint; only reads.
 
     Returns:
         What is missing, in words; empty if nothing is. A run can be resumed without: its state is elsewhere.
-
-    Raises:
-        ValueError: a line is damaged.
     """
     kept = [line for _, line in _lines_up_to(folder / METRICS, step)]
     if step and {line["seed"] for line in kept if line["step"] == step} != set(seeds):
@@ -327,53 +316,42 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def describe_mismatch(saved: dict[str, Any], stated: dict[str, Any]) -> str:
     """Describes how the options of a checkpoint differ from those of config.json; empty if they do not.
 
-    Either file may have been edited or copied there.
-
-    Args:
-        saved: options in the manifest of the checkpoint.
-        stated: options in config.json. Either may be from an older derex, without options that were added since.
+    Either file may have been edited or copied there, or be from an older derex, without options that were added since:
+    it trained as this version's defaults do. The defaults of a user-defined method are not known without importing it;
+    of its options only those in both files are compared.
     """
-    saved, stated = _fill_defaults(saved), _fill_defaults(stated)
-    return describe_fixed_changes(differences(_merge(stated, saved), _merge(saved, stated)))
+    saved, stated = _with_defaults(saved), _with_defaults(stated)
+    common = sorted(saved.keys() & stated.keys())
+    return describe_fixed_changes({name: [saved[name], stated[name]] for name in common})
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the options with different values, by dotted name: [before, now], as in JSON."""
-    found = {}
-    for name in sorted(before.keys() | now.keys()):
-        old, new = (json.loads(json.dumps(options.get(name))) for options in (before, now))
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= differences(old, new, f"{prefix}{name}.")
-        elif old != new:
-            found[f"{prefix}{name}"] = [old, new]
-    return found
-
-
-def describe_fixed_changes(changed: dict[str, Any]) -> str:
-    """Describes the changes of options that a run must keep; empty if there are none."""
-    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
-    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
-
-
-def _fill_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """Adds this version's defaults for missing options: an older derex trained as these defaults do.
-
-    Those of the user's own method stay as they are: to know its defaults would be to import it. What only one side
-    has of them is not compared.
-    """
+def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """The options by dotted name, over this version's defaults."""
     from derex.representations.methods import METHODS
 
     form = METHODS.get(str(options.get("method", "")), {}).get(str(options.get("form", "")))
-    defaults = to_plain(TrainConfig(str(options.get("env", "")), Path()), "text")
-    defaults["representation"] = to_plain(form, "text")
-    return _merge({name: value for name, value in defaults.items() if name not in NOT_WRITTEN}, options)
+    defaults = plain_options(TrainConfig(str(options.get("env", "")), Path()))
+    return _flatten(defaults | {"representation": to_plain(form, "text")}) | _flatten(options)
 
 
-def _merge(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options over the defaults, level by level."""
-    parts = {
-        name: _merge(defaults[name], value)
-        for name, value in options.items()
-        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
-    }
-    return defaults | options | parts
+def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options with different values, by dotted name: [before, now], as in JSON."""
+    old, new = (_flatten(json.loads(json.dumps(options))) for options in (before, now))
+    pairs = {name: [old.get(name), new.get(name)] for name in sorted(old.keys() | new.keys())}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted name; where there are nested ones, the outer name has "options"."""
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        nested = isinstance(value, dict)
+        flat[prefix + name] = "options" if nested else value
+        flat |= _flatten(value, f"{prefix}{name}.") if nested else {}
+    return flat
+
+
+def describe_fixed_changes(pairs: dict[str, Any]) -> str:
+    """Describes which options that a run must keep have changed, [before, now]; empty if none have."""
+    fixed = {name: pair for name, pair in pairs.items() if name.split(".")[0] not in MAY_CHANGE}
+    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items() if old != new)

@@ -47,22 +47,20 @@ class GroupRollout(NamedTuple):
     """at each step, without memories; at the last one only for its value: it is decided again in the next rollout"""
 
 
+class HostCounts(NamedTuple):
+    """Episodes of each stream: what a state holds of host environments, which cannot be saved themselves."""
+
+    begun: Int[Any, "*B"]
+    """that under way included"""
+    sums: EpisodeSums
+
+
 class HostRollout(NamedTuple):
     """The rollout of all streams, in NumPy arrays."""
 
     groups: tuple[GroupRollout, ...]
-    episodes: EpisodeSums
-    """of the episodes that ended in it: (N, B) each"""
-    begun: Int[np.ndarray, "N B"]
-    """episodes that each stream has begun by its end"""
-
-
-class HostCounts(NamedTuple):
-    """What a training state holds of host environments, which cannot be saved themselves."""
-
-    begun: Int[Array, "*B"]
-    """episodes of each stream, that under way included"""
-    sums: EpisodeSums
+    counts: HostCounts
+    """episodes begun by its end, and sums of those that ended in it: (N, B) each"""
 
 
 @dataclass(frozen=True)
@@ -224,13 +222,13 @@ class HostLoop(Loop):
 
 def _add_episodes(state: TrainState, rollout: HostRollout) -> TrainState:
     """Add the episodes of the rollout to the state that has learnt from it."""
-    counts: HostCounts = state.actor.environment
-    begun, episodes = jax.tree.map(
-        lambda leaf, like: jax.device_put(leaf.astype(like.dtype), like.sharding),
-        (jnp.asarray(rollout.begun), rollout.episodes),
-        (counts.begun, counts.sums),
+    before: HostCounts = state.actor.environment
+    begun, sums = jax.tree.map(
+        lambda leaf, like: jax.device_put(jnp.asarray(leaf, like.dtype), like.sharding),
+        rollout.counts,
+        before,
     )
-    after = HostCounts(begun, jax.tree.map(jnp.add, counts.sums, episodes))
+    after = HostCounts(begun, jax.tree.map(jnp.add, before.sums, sums))
     return state._replace(actor=state.actor._replace(environment=after))
 
 
@@ -295,11 +293,11 @@ class HostActor:
                     self._now[g] = steps[g].at(t)
         rollouts = tuple(GroupRollout(*parts) for parts in zip(seen, starts, decisions, strict=True))
         counts = [
-            split_seeds((counter.take(), begun), self._seeds, 0)
+            split_seeds(HostCounts(begun, counter.take()), self._seeds, 0)
             for counter, begun in zip(self._counters, _split_groups(pool.begun, pool.groups), strict=True)
         ]
-        sums, begun = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *counts)
-        return HostRollout(jax.device_get(rollouts), sums, begun)
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *counts)
+        return HostRollout(jax.device_get(rollouts), joined)
 
     def _begin(self, networks: AgentNetwork) -> None:
         """Take the first step of every stream."""

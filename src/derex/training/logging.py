@@ -46,16 +46,16 @@ class TensorBoard:
 
     def __init__(self, folder: Path, options: dict[str, Any], step: int):
         # Events that an earlier process wrote after the step from which the run resumes are purged.
-        self._open: Callable[[int], Any] = lambda seed: _import("tensorboard").SummaryWriter(
-            logdir=str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step + 1 if step else 0
-        )
+        self._folder, self._purge_step = folder / "tensorboard", step + 1 if step else 0
         self._writers: dict[int, Any] = {}
 
     def log(self, lines: Lines) -> None:
+        make = _import("tensorboard").SummaryWriter
         for line in lines:
             seed = line["seed"]
             if seed not in self._writers:
-                self._writers[seed] = self._open(seed)
+                folder = str(self._folder / f"seed-{seed}")
+                self._writers[seed] = make(logdir=folder, purge_step=self._purge_step)
             for name, value in flatten_line(line):
                 self._writers[seed].add_scalar(name, value, line["step"])
         for writer in self._writers.values():
@@ -109,14 +109,7 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any], step: int = 0) -> Loggers:
-    """Makes the loggers of a run.
-
-    Args:
-        names: keys of `LOGGERS`; may be empty.
-        folder: of the run.
-        config: its resolved options, as in config.json.
-        step: from which the run resumes; 0: it starts.
-    """
+    """Makes the loggers of a run from its options, as in config.json; `step`: from which it resumes, 0 if it starts."""
     check_loggers(names)
     return Loggers([LOGGERS[name][0](Path(folder), config, step) for name in dict.fromkeys(names)])
 
@@ -174,13 +167,7 @@ class TrainingProgress(Protocol):
 
 
 class TrainingBar:
-    """Shows a training run on a progress bar: steps, their rate, the time left and the last line of metrics.
-
-    Args:
-        bar: an entered bar; the run is its current task.
-        steps: environment steps of each seed.
-        seeds: number of seeds.
-    """
+    """Shows a run of `seeds` × `steps` on an entered bar: steps, their rate, time left, the last line of metrics."""
 
     def __init__(self, bar: ProgressBar, steps: int, seeds: int = 1):
         self._bar, self._steps, self._seeds = bar, steps, seeds

@@ -104,17 +104,10 @@ def read_sums(training: Training, state: TrainState) -> IntervalSums:
 def check_skipped_updates(
     skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0
 ) -> None:
-    """Raises `DivergedError` if a seed has skipped `most` updates in a row.
+    """Raises `DivergedError` if a seed has skipped `most` updates in a row by environment step `step`.
 
     A row may start and end between two checks, so the longest row counts if it has grown since the run started or
-    resumed: rows from before do not stop a run whose `most` is lower now.
-
-    Args:
-        skips: (N,) each.
-        step: environment steps so far, for the message.
-        seeds: N of them.
-        most: updates in a row.
-        before: the longest rows when the run started or resumed: (N,) or 0.
+    resumed, when it was `before`, (N,) or 0: rows from before do not stop a run whose `most` is lower now.
     """
     rows = np.where(np.asarray(skips.most) > before, skips.most, skips.in_a_row)
     n = int(np.argmax(rows))
@@ -131,14 +124,7 @@ def check_skipped_updates(
 def make_lines(
     sums: IntervalSums, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """Makes the line of metrics of each seed, floats rounded to the seven digits of single precision.
-
-    Args:
-        sums: of the interval.
-        spec: of the environment.
-        step: environment steps of each seed at the end of the interval.
-        seeds: N of them.
-        times: numbers that are the same in all lines.
+    """Makes the line of metrics of each of N seeds; `times` are in all of them. Floats are rounded to single precision.
 
     Raises:
         DivergedError: a number is not finite.
@@ -216,10 +202,7 @@ def _check_finite(line: dict[str, Any]) -> None:
 class VisitRecorder(VisitLog):
     """Records visits, which checkpoints store, and writes visitation.npz; does nothing if states are not numbered.
 
-    Args:
-        config: of the run.
-        spec: of its environment.
-        saved: the `arrays` of a checkpoint.
+    `saved` are the `arrays` of a checkpoint.
     """
 
     def __init__(

@@ -213,14 +213,10 @@ class RunPlan(NamedTuple):
 
 
 def check_same_run(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
-    """Refuses a folder that contains a run with other options; only reads.
+    """Refuses foreign files in the folder, and a run with other options; only reads.
 
     Returns:
         The resolved config, and the options of the earlier run; None if there is none, or it will be overwritten.
-
-    Raises:
-        OtherRunError: it contains a run with other options.
-        FileExistsError: it contains foreign files.
     """
     files.check_folder(config.out)
     if config.overwrite or not files.holds_run(config.out):

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from derex._text import hint
 from derex.agents.config import AgentConfig
@@ -108,13 +108,10 @@ def _family(env: str) -> str:
 
 def _sized(form: RepresentationConfig, width: int, k: int) -> RepresentationConfig:
     """The same form in the study's sizes."""
-    if isinstance(form, RndConfig):
-        return replace(form, width=width, k=k)
-    if isinstance(form, HistoriesConfig | StatesConfig):
-        return replace(form, width=width, decomposition=replace(form.decomposition, k=k))
-    if isinstance(form, BeliefConfig):
-        return replace(form, decomposition=replace(form.decomposition, k=k))
-    return form
+    sizes: dict[str, Any] = {name: size for name, size in (("width", width), ("k", k)) if hasattr(form, name)}
+    if isinstance(form, HistoriesConfig | StatesConfig | BeliefConfig):
+        sizes["decomposition"] = replace(form.decomposition, k=k)
+    return replace(form, **sizes)  # type: ignore[type-var]
 
 
 PAPER_AGENT = AgentConfig(core="lstm", encoder="appendix", width=512, previous_reward=True)

@@ -155,15 +155,7 @@ def _print_note(text: str) -> None:
 
 
 class TrainingRun:
-    """The state of all seeds, and everything that is written while they train.
-
-    Args:
-        plan: where to start, and for how long.
-        training: of the plan's config.
-        progress: receives the progress.
-        notify: receives messages.
-        stop: asked after every piece of iterations.
-    """
+    """The state of all seeds, and everything that is written while they train; `stop` is asked after every piece."""
 
     def __init__(
         self,
