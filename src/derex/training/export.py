@@ -129,15 +129,9 @@ _ACTIONS: dict[str, Any] = {"discrete": Discrete, "multi-discrete": MultiDiscret
 
 
 def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = None) -> Path:
-    """Writes one seed of a run into a folder that is new, empty, or holds an exported agent.
+    """Writes one seed, by default that with the best final score, into a folder; returns the folder.
 
-    Args:
-        agents: from `restore_agents`.
-        folder: to write.
-        seed: which of them; None: the one with the best final score.
-
-    Returns:
-        The folder.
+    The folder has to be new, empty, or hold an exported agent.
     """
     from safetensors.numpy import save
 
@@ -145,9 +139,8 @@ def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = N
     check_folder(folder)
     seed = agents.best_seed() if seed is None else seed
     weights = save(arrays_of(agents.network_of(seed)), metadata={"format": FORMAT})
-    card = card_of(agents, seed) | {
-        "weights": {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
-    }
+    entry = {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
+    card = card_of(agents, seed) | {"weights": entry}
     text = json.dumps(card, indent=1, allow_nan=False) + "\n"
     write_together({folder / WEIGHTS: weights, folder / CARD: text.encode()})  # a folder with a card is whole
     return folder
@@ -171,15 +164,15 @@ def load_agent(path: str | Path) -> Agent:
         raise DamagedFileError(
             f"path: {folder} holds no agent of `derex export`: its {CARD} is missing or not one."
         )
-    if card.get("version") != VERSION:
+    if (found := card.get("version")) != VERSION:
         raise DamagedFileError(
-            f"path: {folder / CARD} is of format version {card.get('version')}, this derex reads {VERSION}."
+            f"path: {folder / CARD} is of format version {found}, this derex reads {VERSION}."
         )
     try:
         weights = (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != card["weights"]["sha256"]:
             raise ValueError(f"{WEIGHTS} is not the file that {CARD} was written with")
-        observation, action = (observation_from_plain(card["observation"]), action_from_plain(card["action"]))
+        observation, action = observation_from_plain(card["observation"]), action_from_plain(card["action"])
         shape = network_shape(observation, make_policy(action), agent_config(card["agent"]))
         network = load_network(shape, load(weights), WEIGHTS)
     except Exception as error:  # a damaged card can fail in any way

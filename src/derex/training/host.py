@@ -75,6 +75,7 @@ class HostStreams:
 
     @property
     def spec(self) -> EnvironmentSpec:
+        """Of the environment."""
         return self.task.spec
 
     @property
@@ -98,7 +99,6 @@ class HostTraining(Training):
         return jax.tree.map(lambda leaf: leaf[0], self.learn_all(one, self.zero_rollout(one)))
 
     def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
-        """A loop with workers, which are started by its first call."""
         return HostLoop(self, config, notify)
 
     @partial(jax.jit, static_argnums=0)
@@ -133,13 +133,12 @@ class HostTraining(Training):
 
 
 class HostLoop(Loop):
-    """Advances a host training one iteration at a time; the workers stay between calls."""
+    """Advances a host training one iteration at a time; workers stay between calls; `notify` gets their restarts."""
 
     longest: int | None = 1
     """between two iterations a run can be stopped and saved"""
 
     def __init__(self, training: HostTraining, config: TrainConfig, notify: Callable[..., None]):
-        """`notify(event, **details)` receives restarts of workers."""
         self._training, self._config, self._notify = training, config, notify
         self._learner = ThreadPoolExecutor(1, "derex-learner")
         self._pool: Any = None
@@ -173,8 +172,8 @@ class HostLoop(Loop):
     def numbers(self) -> dict[str, int]:
         """Restarts of workers since the last call."""
         restarts = 0 if self._pool is None else self._pool.restarts
-        new, self._reported = restarts - self._reported, restarts
-        return {"worker_restarts": new}
+        before, self._reported = self._reported, restarts
+        return {"worker_restarts": restarts - before}
 
     def close(self) -> None:
         """Stop all workers; may be repeated."""
@@ -185,9 +184,8 @@ class HostLoop(Loop):
     def _iterate(self, state: TrainState, more: bool) -> TrainState:
         rollout = self.ahead or self._collect(state, ahead=False)
         self.ahead = None
-        learning = self._learner.submit(
-            lambda: jax.block_until_ready(self._training.learn_all(state, rollout.groups))
-        )
+        learn_all = self._training.learn_all
+        learning = self._learner.submit(lambda: jax.block_until_ready(learn_all(state, rollout.groups)))
         try:
             if more:
                 self.ahead = self._collect(state, ahead=True)
@@ -243,7 +241,10 @@ def _split_groups(rows: np.ndarray, groups: tuple[int, ...]) -> list[np.ndarray]
 
 
 class HostActor:
-    """Collects rollouts from all streams of all seeds."""
+    """Collects rollouts from all streams of all seeds, with a pool that was not stepped yet.
+
+    Each of its groups is ordered by seed. `success_returns` has the threshold of each stream, where they differ.
+    """
 
     def __init__(
         self,
@@ -252,25 +253,18 @@ class HostActor:
         seeds: int,
         success_returns: Float[np.ndarray, " n"] | None = None,
     ):
-        """Use a pool that was not stepped yet, with each group ordered by seed.
-
-        `success_returns` has the threshold of each stream, where they differ.
-        """
         self._pool, self._policy, self._seeds = pool, policy, seeds
         self._memory: list[AgentMemory] = []
         self._now: list[HostSteps] = []
         shortened = _split_groups(pool.shortened, pool.groups)
-        thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
-        if success_returns is not None:
+        if success_returns is None:
+            thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
+        else:
             thresholds = _split_groups(success_returns, pool.groups)
         self._counters = [envs.EpisodeCounter(*each) for each in zip(shortened, thresholds, strict=True)]
 
     def collect(self, networks: AgentNetwork, keys: Key[Array, " N"], length: int) -> HostRollout:
-        """Act for `length` transitions with one network and one fresh key for each seed.
-
-        Raises:
-            WorkerFailed: a worker was restarted too often.
-        """
+        """Act for `length` transitions with one network and one fresh key for each seed; may raise `WorkerFailed`."""
         pool, groups = self._pool, range(len(self._pool.groups))
         if not self._memory:
             self._begin(networks)
@@ -307,8 +301,7 @@ class HostActor:
         for g, size in enumerate(pool.groups):
             self._memory.append(init_memories(networks, self._policy, size // self._seeds))
             self._now.append(envs.allocate_steps(pool.spec, size))
-            cut = pool.receive(g, self._now[g])
-            self._counters[g].add(self._now[g], cut)
+            self._counters[g].add(self._now[g], pool.receive(g, self._now[g]))
 
     def _receive(self, g: int, steps: HostSteps, t: int) -> None:
         """Receive step t; step 0 is the last of the rollout before.

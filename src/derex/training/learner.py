@@ -139,11 +139,10 @@ class Training:
         view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
         learner, streams = combine_rewards(config, state.learner, rollout, bonus, representation.use)
-        advantages_batch = compute_advantages(config, rollout, streams)
+        batch = compute_advantages(config, rollout, streams)
         learner, represented, numbers = update_agent(
-            config, policy, representation, learner, represented, advantages_batch, learning
+            config, policy, representation, learner, represented, batch, learning
         )
-
         numbers |= {"bonus": jnp.mean(bonus)}
         tally = _add_to_sums(state.tally, rollout, bonus, numbers)
         after = state._replace(learner=learner, representation=represented, tally=tally)
@@ -175,7 +174,6 @@ class JaxTraining(Training):
     """A training whose whole iteration is one compiled program, environment included."""
 
     def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
-        """All streams before the first step of the run."""
         return init_actor(network, self.policy, self.streams, key)
 
     def iterate(self, state: TrainState) -> TrainState:
@@ -207,7 +205,6 @@ class JaxTraining(Training):
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
 
     def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
-        """A loop without workers."""
         return Loop(self)
 
 
@@ -337,9 +334,9 @@ def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask |
     Returns:
         A JAX environment, or for others the recipe by which workers make one.
     """
-    make = _make_environment if imports_user_code(name) else _shared_environment
+    build = _make_environment if imports_user_code(name) else _shared_environment
     with rename_errors("env"):
-        return make(name, agent.previous_reward)
+        return build(name, agent.previous_reward)
 
 
 def _make_environment(name: str, previous_reward: bool) -> Environment | MultiTask | HostTask:
@@ -371,8 +368,8 @@ def make_training(config: TrainConfig) -> Training:
     """
     config = config.resolved()
     user_code = ":" in config.method or imports_user_code(config.env)
-    make = _make_training if user_code else _shared_training
-    return make(config.env, config.streams, config.agent, config.representation)
+    build = _make_training if user_code else _shared_training
+    return build(config.env, config.streams, config.agent, config.representation)
 
 
 def _make_training(

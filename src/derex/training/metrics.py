@@ -41,16 +41,13 @@ def average_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
             get their human-normalised score, and the line the mean of all, capped and uncapped.
     """
     rows = {name: add_human_score(name, row) for name, row in tasks.items()}
-    line: dict[str, Any] = {
-        name: average_over(rows, name) for name in ("return", "success", "episode_length")
-    }
+    names = ("return", "success", "episode_length")
+    line: dict[str, Any] = {name: average_over(rows, name) for name in names}
     line["episodes"] = sum(row["episodes"] for row in rows.values())
     line["tasks_counted"] = sum(row["episodes"] > 0 for row in rows.values())
     if any("human_normalised" in row for row in rows.values()):
-        line |= {
-            "human_normalised": average_over(rows, "human_normalised"),
-            "human_normalised_capped": average_over(rows, "human_normalised", HUMAN_SCORE_CAP),
-        }
+        line["human_normalised"] = average_over(rows, "human_normalised")
+        line["human_normalised_capped"] = average_over(rows, "human_normalised", HUMAN_SCORE_CAP)
     return line | {TASKS: rows}
 
 
@@ -132,7 +129,12 @@ def make_lines(
     lines = []
     for n, seed in enumerate(seeds):
         line = {"step": step, "seed": seed} | _episodes(sums, spec, n) | times | _means(sums, n)
-        _check_finite(line)
+        values = {name: value for name, value in line.items() if value is not None and name != TASKS}
+        if wrong := [name for name, value in values.items() if not np.all(np.isfinite(value))]:
+            raise DivergedError(
+                f"training diverged by step {step}, seed {seed}: {', '.join(wrong)} not finite. Earlier lines are "
+                "kept. Try a smaller learning rate or more streams."
+            )
         if spec.n_states:
             visits, bonuses = (total[n].astype(np.float64) for total in (sums.visits, sums.bonuses))
             line["states_seen"] = int(np.count_nonzero(visits))
@@ -154,12 +156,11 @@ def _episodes(sums: IntervalSums, spec: EnvironmentSpec, n: int) -> dict[str, An
     tasks = sums.assigned
     if tasks is None:
         return add_human_score(spec.name, _average_episodes(parts, spec))
-    return average_tasks(
-        {
-            task.name: _average_episodes({name: part[tasks.task == k] for name, part in parts.items()}, task)
-            for k, task in enumerate(tasks.specs)
-        }
-    )
+    rows = {}
+    for k, task in enumerate(tasks.specs):
+        own = {name: part[tasks.task == k] for name, part in parts.items()}
+        rows[task.name] = _average_episodes(own, task)
+    return average_tasks(rows)
 
 
 def _average_episodes(parts: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) -> dict[str, Any]:
@@ -181,22 +182,10 @@ def _average_episodes(parts: dict[str, Shaped[np.ndarray, " B"]], spec: Environm
 def _means(sums: IntervalSums, n: int) -> dict[str, Any]:
     """Means over the iterations of seed n that were not skipped, and the report of the representation."""
     iterations = int(sums.iterations[n])
-    totals = {name: float(values[n]) for name, values in sorted(sums.numbers.items())}
-    means: dict[str, Any] = {
-        name: total / iterations if iterations else None for name, total in totals.items()
-    }
+    totals = sorted((name, float(values[n])) for name, values in sums.numbers.items())
+    means: dict[str, Any] = {name: total / iterations if iterations else None for name, total in totals}
     report = {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
     return means | {"skipped_updates": int(sums.skipped[n])} | report
-
-
-def _check_finite(line: dict[str, Any]) -> None:
-    values = {name: value for name, value in line.items() if value is not None and name != TASKS}
-    wrong = [name for name, value in values.items() if not np.all(np.isfinite(value))]
-    if wrong:
-        raise DivergedError(
-            f"training diverged by step {line['step']}, seed {line['seed']}: {', '.join(wrong)} not finite. Earlier "
-            "lines are kept. Try a smaller learning rate or more streams."
-        )
 
 
 class VisitRecorder(VisitLog):

@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -125,12 +125,13 @@ def check_memory(size: int) -> None:
     What an update needs besides is only known once it is compiled. This stops runs that could not even start, and
     would otherwise hang or be killed by the system.
     """
-    device, count = jax.devices()[0], jax.device_count()
-    machine = machine_memory()
+    device, machine = jax.devices()[0], None
+    with suppress(AttributeError, ValueError, OSError):  # a system that does not say
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.platform == "cpu":
         needs = [(2 * size, ", with the copy that is saved", machine, "this machine")]
     else:
-        limit = (device.memory_stats() or {}).get("bytes_limit")
+        limit, count = (device.memory_stats() or {}).get("bytes_limit"), jax.device_count()
         needs = [
             (size, "", machine, "this machine, where it is copied to be saved,"),
             (size, "", limit and limit * count, f"{count} × {device.device_kind}"),
@@ -141,14 +142,6 @@ def check_memory(size: int) -> None:
                 f"out of memory: networks, optimisers and environments of all seeds need {needed:,} bytes{why}; "
                 f"{where} has {available:,}. {LESS_MEMORY}."
             )
-
-
-def machine_memory() -> int | None:
-    """Returns the bytes of memory of this machine; None if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 @contextmanager

@@ -35,14 +35,12 @@ WIDTH, FEATURES = 64, 64  # units of a layer, and k
 EXPLORER = AgentConfig(core="lstm", unroll=32, epsilon_kl=1e-3, multiplier=2.0, dual_rate=0.02)
 """the default agent; `width` is set by the study"""
 
+FEED_FORWARD = replace(EXPLORER, core="feed-forward")
+
 AGENTS: dict[str, AgentConfig] = {
-    "rooms-chain-N": replace(EXPLORER, core="feed-forward"),
-    "rooms-chain-N-hidden": EXPLORER,
+    **dict.fromkeys(("rooms-chain-N", "key-rooms-N", "four-rooms", "four-rooms-pixels"), FEED_FORWARD),
     # The cost of moving right, 0.01/N, is the only reward for long: at unit scale it would forbid to explore.
-    "deep-sea-N": replace(EXPLORER, core="feed-forward", reward_floor=1.0),
-    "key-rooms-N": replace(EXPLORER, core="feed-forward"),
-    "four-rooms": replace(EXPLORER, core="feed-forward"),
-    "four-rooms-pixels": replace(EXPLORER, core="feed-forward"),
+    "deep-sea-N": replace(FEED_FORWARD, reward_floor=1.0),
 }
 """by environment, N for its number; `EXPLORER` on others"""
 

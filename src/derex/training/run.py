@@ -338,9 +338,7 @@ def _load_result(plan: RunPlan) -> TrainResult:
     path = plan.config.out / METRICS
     lines, damaged = read_lines(path)
     if damaged or not lines or not all({"return", "success"} <= line.keys() for line in lines):
-        raise ValueError(
-            f"--out: {path} of a finished run is empty or damaged. Repair it, or use --overwrite."
-        )
+        raise ValueError(f"--out: {path} of a finished run is damaged. Repair it, or use --overwrite.")
     final = [line for line in lines if line["step"] == lines[-1]["step"]]
     seconds = plan.progress.get("seconds", 0.0)
     return TrainResult(plan.config.out, tuple(final), compute_scores(lines), 0.0, seconds, 0.0, True)

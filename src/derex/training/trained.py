@@ -11,6 +11,7 @@ trained on one task need exactly the same observations.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +141,8 @@ def agent_config(options: Any) -> AgentConfig:
 
 def network_shape(observation: Any, policy: Policy, agent: AgentConfig) -> AgentNetwork:
     """The network of an agent, shapes and dtypes only."""
-
-    def build(key: Any) -> AgentNetwork:
-        return make_network(agent, input_parts(observation), policy, key=key)
-
-    return eqx.filter_eval_shape(build, jax.random.key(0))
+    build = partial(make_network, agent, input_parts(observation), policy)
+    return eqx.filter_eval_shape(lambda key: build(key=key), jax.random.key(0))
 
 
 def load_network(
@@ -182,7 +180,7 @@ def playing(agents: TrainedAgents, on: str) -> TrainedAgents:
 def _task(agents: TrainedAgents, name: str) -> Environment | HostTask:
     """One task as the agents see it."""
     trained, reward = agents.environment, agents.agent.previous_reward
-    if not isinstance(trained, MultiTask) and not (isinstance(trained, HostTask) and trained.tasks):
+    if len(tasks_in(trained)) == 1:
         alone = make_environment(name, agents.agent)
         assert not isinstance(alone, MultiTask)
         _check(agents, name, alone.spec, observation_parts(trained.spec), exactly=True)
@@ -212,8 +210,9 @@ def _check(
     if exactly:
         wrong += [f"it does not show {part!r}, {known[part]}" for part in known if part not in own]
         here, before = (jax.tree.structure(each.observation) for each in (spec, trained))
-        if not wrong and here != before:
-            wrong.append(f"it shows its parts as {here}, the run saw {before}")
+        wrong += (
+            [f"it shows its parts as {here}, the run saw {before}"] if not wrong and here != before else []
+        )
     if spec.action != trained.action:
         wrong.append(f"its actions are {spec.action}, the run's {trained.action}")
     if wrong:
