@@ -8,7 +8,7 @@ A folder without both manifest files, or with other files than they list, is not
 only: loading one runs no code that it contains.
 
 docs/training.md promises that a flipped byte in any file is detected, and that SIGKILL at any moment leaves a valid
-checkpoint: the manifest must be written after all other files and before the rename. After the manager's last hook,
+checkpoint: the manifest must be written after all other files and before the rename. After the last public hook,
 `post_finalization_callback` (orbax 0.12), orbax still adds a time stamp and a success file, and then renames. If a save
 fails, on a full disk, the manager leaves its files until it is next started; the same document promises their removal.
 So orbax writes and reads the arrays; manifest, retention and background saving are here.

@@ -322,17 +322,10 @@ def rename_errors(argument: str) -> Iterator[None]:
 
 
 def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
-    """Make the environment of that name, as the agent observes it.
+    """Make the environment of that name, as the agent observes it; a set or list of tasks is one environment.
 
-    The same name gives the same object again, so that programs compiled for it are reused; except for the user's own
-    code, which may have changed since.
-
-    Args:
-        name: a task, a set of tasks, or a list with commas. Several tasks are one environment.
-        agent: its `previous_reward` says whether the previous reward is observed.
-
-    Returns:
-        A JAX environment, or for others the recipe by which workers make one.
+    Of host environments this is the recipe by which workers make them. The same name gives the same object again, so
+    that programs compiled for it are reused; except for the user's own code, which may have changed since.
     """
     build = _make_environment if imports_user_code(name) else _shared_environment
     with rename_errors("env"):

@@ -1,9 +1,4 @@
-"""Loggers of metrics besides metrics.jsonl, TensorBoard and Weights & Biases (both extras), and progress on a bar.
-
-loggers = make_loggers(("tensorboard",), folder, options, step)
-loggers.log(lines)      # of a log interval, one line per seed
-loggers.close()
-"""
+"""Loggers of metrics besides metrics.jsonl, TensorBoard and Weights & Biases (both extras), and progress on a bar."""
 
 from __future__ import annotations
 

@@ -85,10 +85,7 @@ def require_determinism() -> None:
     """Makes runs on a GPU bit-equal; runs on a CPU always are.
 
     On a GPU sums can be taken in any order, and kernels are chosen by timing them. XLA has a flag against both, which
-    it reads when JAX first looks for devices.
-
-    Raises:
-        ValueError: JAX has looked for devices already.
+    it reads when JAX first looks for devices: later it is refused.
     """
     from jax._src import xla_bridge  # there is no public way to ask whether devices have been looked for
 
