@@ -34,7 +34,7 @@ from derex.studies.exploration import (
     with_overheads,
 )
 from derex.training import DivergedError, load_config, presets
-from derex.training.folder import claim_folder
+from derex.training.folder import check_folder
 from derex.training.presets import exploration_agent, exploration_form
 
 ENV = "rooms-chain-2"
@@ -285,11 +285,11 @@ def test_a_run_whose_config_is_damaged_can_be_trained_again(toy, copied, config)
     file = asked.out / "config.json"
     file.unlink() if config is None else file.write_text(config)
     with pytest.raises(FileExistsError, match="holds no run"):
-        claim_folder(asked.out, asked.overwrite)
+        check_folder(asked.out)
     header = copied / "cases" / f"{case.name}.json"
     assert load_run(header, asked) is not None
     prepare_run(header, asked)
-    claim_folder(asked.out, asked.overwrite)
+    check_folder(asked.out)
     assert not list(asked.out.iterdir())
     assert load_run(header, asked) is None
 

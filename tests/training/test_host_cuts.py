@@ -75,7 +75,9 @@ def unrolls(network: AgentNetwork) -> list[Rollout]:
     actor = HostActor(ToldPool(), POLICY, 1)
     keys = jax.random.split(jax.random.key(1), 2)
     gathered = [actor.collect(networks, keys[i : i + 1], 4) for i in range(2)]
-    assert sum(each.episodes.episodes.sum() for each in gathered) == 1  # those that were cut are not counted
+    assert (
+        sum(each.counts.sums.episodes.sum() for each in gathered) == 1
+    )  # those that were cut are not counted
     return [jax.tree.map(lambda leaf: leaf[0], join_groups(SPEC, each.groups)) for each in gathered]
 
 

@@ -114,16 +114,16 @@ def unrolls() -> tuple[list[TrainState], list[Rollout], list[HostRollout], HostT
         for _ in range(4):
             state = placed(training, loop.advance(state, 1, False, True), mesh)
             states.append(state)
-            assert loop._ahead is not None
-            gathered.append(loop._ahead)
-            rollouts.append(jax.device_get(join(loop._ahead.groups)))
+            assert loop.ahead is not None
+            gathered.append(loop.ahead)
+            rollouts.append(jax.device_get(join(loop.ahead.groups)))
     finally:
         loop.close()
     return states, rollouts, gathered, training
 
 
 def test_rollouts_are_of_the_policy_one_update_before(unrolls: Any) -> None:
-    """Unroll i + 1 is gathered while the update from unroll i is made: the network from before it acted."""
+    """Rollout i + 1 is collected while the update from rollout i is made: the network from before it acted."""
     states, rollouts, _, _ = unrolls
     for place, rollout in enumerate(rollouts):
         acted, later = (replayed(rollout, states[place + i]) for i in (0, 1))
@@ -133,7 +133,7 @@ def test_rollouts_are_of_the_policy_one_update_before(unrolls: Any) -> None:
 
 
 def test_rollouts_hold_the_convention(unrolls: Any) -> None:
-    """As those of JAX environments do: steps that follow each other, also from unroll to unroll."""
+    """As those of JAX environments do: steps that follow each other, also from rollout to rollout."""
     _, rollouts, gathered, _ = unrolls
     steps = {
         name: np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=2)
@@ -160,7 +160,7 @@ def test_rollouts_hold_the_convention(unrolls: Any) -> None:
     seen = rollouts[0].trajectories.previous_action[:, :, 1:]
     encoded = np.where(first[:, :, : AGENT.unroll, None], 0, np.eye(3)[np.asarray(rollouts[0].action)])
     np.testing.assert_array_equal(seen, encoded)
-    counted = np.sum([each.episodes.episodes for each in gathered], axis=0)
+    counted = np.sum([each.counts.sums.episodes for each in gathered], axis=0)
     assert counted.shape == (SEEDS, STREAMS)
     assert 0 < counted.sum() <= ended.sum()
 
@@ -229,7 +229,7 @@ def test_workers_that_fail_now_and_then_do_not_stop_a_run(tmp_path: Path) -> Non
 def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It can be gone on with, once the cause is mended."""
+    """It can be resumed once the cause is removed."""
     config = tiny(tmp_path, env="length=20+fault=raise+at=10", worker_restarts=0)
     with pytest.raises(
         WorkerFailed, match=r"(?s)worker of pretend raised.*Its own traceback:.*in fail.*the dragon"
@@ -239,7 +239,7 @@ def test_past_the_limit_a_run_stops_with_a_checkpoint_and_the_traceback(
     assert saved in (
         2 * STEPS,
         3 * STEPS,
-    )  # the tenth step is in the third unroll, gathered while the second is learnt
+    )  # the tenth step is in the third rollout, collected while the second is learnt from
     assert [event["event"] for event in events_of(tmp_path)] == ["worker failed"]
     assert main(["train", "--resume", str(tmp_path)]) == 2
     said = capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_advancing_by_nothing_changes_nothing_and_gives_the_memory_back(training
 
 
 def test_one_iteration_taken_apart(training: JaxTraining) -> None:
-    """Visits and bonuses of each state are those of the unroll that its keys give."""
+    """Visits and bonuses of each state are those of the rollout that its keys give."""
     state = jax.tree.map(lambda leaf: leaf[0], training.init_seeds((5,)))
     network = state.learner.trained.network
     _, acting, observing, _ = jax.random.split(state.key, 4)

@@ -21,8 +21,7 @@ from derex.report.learning_curves import runs_of_task
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, make_training, read_metrics, restore_run, train
 from derex.training.checkpoints import find_checkpoint, load_arrays
-from derex.training.evaluate import evaluate, summarise
-from derex.training.film import film_episode
+from derex.training.evaluate import evaluate, film_episode, summarise
 from derex.training.host import HostTraining
 from derex.training.logging import flatten_line
 from derex.training.metrics import IntervalSums, average_tasks, make_lines

@@ -37,8 +37,9 @@ from derex.training.checkpoints import (
     load_arrays,
     load_state,
 )
+from derex.training.folder import differences
 from derex.training.learner import JaxTraining
-from derex.training.preflight import differences, plan_run
+from derex.training.preflight import plan_run
 
 AGENT = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2)
 STATES = StatesConfig(DecompositionConfig(k=3), training=OptimisedTraining(steps=2), width=8)
@@ -268,7 +269,7 @@ def test_a_run_is_restored(whole: TrainResult) -> None:
 def test_a_checkpoint_of_other_shapes_is_refused_before_it_is_loaded(whole: TrainResult) -> None:
     """As another version of derex may have saved it, with the same options."""
     wide = tiny(whole.out, agent=replace(AGENT, width=16))
-    with pytest.raises(CheckpointError, match=r"does not fit the config .* is \(\[.*expected \(\["):
+    with pytest.raises(CheckpointError, match=r"does not fit its config: .* is \(\[.*expected \(\["):
         load_state(find_checkpoint(whole.out), make_training(wide), wide)
 
 

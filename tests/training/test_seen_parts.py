@@ -9,7 +9,7 @@ import pytest
 from derex.agents.config import AgentConfig
 from derex.agents.network import describe_parts
 from derex.envs.wrappers import PreviousReward
-from derex.training.export import _observation, _plain_observation
+from derex.training.export import observation_from_plain, observation_to_plain
 from derex.training.learner import make_environment
 from derex.types import Amount, Symbols, Words
 
@@ -29,7 +29,7 @@ def test_a_card_keeps_what_each_part_is() -> None:
         "reward": Amount(),
         "more": (Symbols((), (9,), np.int32), jax.ShapeDtypeStruct((8, 8, 3), np.uint8)),
     }
-    again = _observation(json.loads(json.dumps(_plain_observation(observation))))
+    again = observation_from_plain(json.loads(json.dumps(observation_to_plain(observation))))
     assert describe_parts(again) == describe_parts(observation)
     assert again["text"] == observation["text"]
     assert jax.tree.map(lambda part: np.dtype(part.dtype), again) == jax.tree.map(

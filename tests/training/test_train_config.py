@@ -34,7 +34,7 @@ def config(**options: Any) -> TrainConfig:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": 0}, "steps: expected a whole number of steps, at least 1 and at most 1e\\+15; got 0"),
+        ({"steps": 0}, "steps: expected a whole number of steps, at least 1 and at most 1e\\+15, got 0"),
         ({"steps": 1.5}, "steps: expected a whole number"),
         ({"steps": float("nan")}, "steps: expected a whole number"),
         ({"steps": float("inf")}, "steps: expected a whole number"),
@@ -42,7 +42,7 @@ def config(**options: Any) -> TrainConfig:
         ({"seeds": 0}, "seeds: expected at least 1 and at most .*, got 0"),
         ({"keep": 0}, "keep: expected at least 1 and at most .*, got 0"),
         ({"max_skipped": 0}, "max_skipped: expected at least 1 and at most .*, got 0"),
-        ({"save_every": -1.0}, "save_every: expected seconds, 0 or more; got -1"),
+        ({"save_every": -1.0}, "save_every: expected seconds, 0 or more, got -1"),
         ({"save_every": float("nan")}, "save_every: expected seconds"),
         ({"streams": 0}, "streams: expected at least 1 and at most .*, got 0"),
         ({"seed": -1}, "seed: expected 0 or more"),

@@ -15,13 +15,15 @@ from derex.training import folder as folder_module
 from derex.training.folder import (
     FullDiskError,
     append_lines,
+    check_folder,
     check_metrics,
-    claim_folder,
     cut_metrics,
     describe_platform,
     find_commit,
     load_config,
     lock_folder,
+    make_folder,
+    remove_run,
     source_commit,
 )
 from derex.training.learner import Skips
@@ -43,43 +45,41 @@ def earlier_run(folder: Path) -> Path:
     return folder
 
 
-def test_a_new_or_empty_folder_is_claimed(tmp_path: Path) -> None:
-    claim_folder(tmp_path / "a" / "b", False)
-    claim_folder(tmp_path / "a" / "b", False)
+def test_a_new_or_empty_folder_is_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        check_folder(tmp_path / "a" / "b")
+        make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("content", ["[]", "{", '{"command": "other"}'])
-def test_another_folder_is_never_touched(tmp_path: Path, content: str, overwrite: bool) -> None:
+def test_another_folder_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(FileExistsError, match="holds no run; choose another folder"):
-        claim_folder(tmp_path, overwrite)
-    assert (tmp_path / "config.json").read_text() == content
+        check_folder(tmp_path)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     with pytest.raises(NotADirectoryError, match="is a file"):
-        claim_folder(tmp_path / "a", False)
+        check_folder(tmp_path / "a")
 
 
-def test_an_earlier_run_is_kept_until_told_otherwise(tmp_path: Path) -> None:
+def test_of_an_earlier_run_only_its_own_files_are_removed(tmp_path: Path) -> None:
     folder = earlier_run(tmp_path / "a")
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        claim_folder(folder, False)
+    check_folder(folder)
     assert len(list(folder.iterdir())) == 7
-    claim_folder(folder, True)
+    remove_run(folder)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
 def test_what_a_kill_leaves_of_a_config_is_nobodys_run(tmp_path: Path) -> None:
     """Killed while config.json was written: only its temporary file is there."""
     (tmp_path / ".config.json.x1y2.tmp").write_text("{")
-    claim_folder(tmp_path, False)  # a new run may begin here
+    check_folder(tmp_path)  # a new run may begin here
     (tmp_path / "config.json").write_text("{")  # the control: a file in its place is somebody's
     with pytest.raises(FileExistsError, match="holds no run"):
-        claim_folder(tmp_path, False)
+        check_folder(tmp_path)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "a", Path("/proc/nowhere/a")):
         with pytest.raises(OSError, match=r"--out: .* cannot be written to: .*Choose another folder"):
-            claim_folder(folder, False)
+            make_folder(folder)
 
 
 def test_lines_after_a_step_are_cut(tmp_path: Path) -> None:

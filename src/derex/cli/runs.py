@@ -180,10 +180,10 @@ def run_video(arguments: list[str]) -> int:
     options = parse(Video, arguments, "derex video", VIDEO_EXAMPLES)
 
     from derex.report.film import Frame, write_film
-    from derex.training.film import drawn, film_episode
+    from derex.training.evaluate import check_pictures, film_episode
 
     agents = _restore(options)
-    drawn(agents.environment)  # refuses an environment without pictures before anything is compiled
+    check_pictures(agents.environment)  # refuses an environment without pictures before anything is compiled
     agent = agents.best_seed() if options.agent is None else options.agent
     network, frames = agents.network_of(agent), []
     for number in range(options.episodes):

@@ -1,16 +1,17 @@
-"""Checkpoints of a run, DIR/checkpoints/<step>/: the whole state, verified by checksums, saved in the background.
+"""Checkpoints of a run; not orbax's `CheckpointManager`, which cannot checksum a checkpoint before it gets its name.
 
-arrays/           every array of the state and of the record of visits, written by orbax
-manifest.json     sizes and sha256 of all files; paths, shapes and dtypes of all arrays; config, progress, score
-manifest.sha256   the checksum of the manifest, as `sha256sum -c` reads it
+DIR/checkpoints/<step>/arrays/           every array of the state and of the record of visits, written by orbax
+DIR/checkpoints/<step>/manifest.json     sizes and sha256 of all files; paths, shapes and dtypes of all arrays; config
+DIR/checkpoints/<step>/manifest.sha256   the checksum of the manifest, as `sha256sum -c` reads it
 
 A folder without both manifest files, or with other files than they list, is not a checkpoint. Checkpoints are data
 only: loading one runs no code that it contains.
 
-Why not orbax's `CheckpointManager`: the manifest lists the files of the arrays and has to be inside the folder before
-the folder gets its final name, and the manager has no hook between the two; and it takes the score of the best
-checkpoint from its own metrics file, which checkpoints of earlier versions do not have, so that it would remove the
-best checkpoint of an older run. orbax writes and reads the arrays; keep, best and background saving are here.
+docs/training.md promises that a flipped byte in any file is detected, and that SIGKILL at any moment leaves a valid
+checkpoint: the manifest must be written after all other files and before the rename. After the last public hook,
+`post_finalization_callback` (orbax 0.12), orbax still adds a time stamp and a success file, and then renames. If a save
+fails, on a full disk, the manager leaves its files until it is next started; the same document promises their removal.
+So orbax writes and reads the arrays; manifest, retention and background saving are here.
 """
 
 from __future__ import annotations
@@ -31,21 +32,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from derex.report.files import write_atomically
+from derex.training import folder as files
 from derex.training.config import TrainConfig
-from derex.training.folder import (
-    CHECKPOINTS,
-    FullDiskError,
-    add_event,
-    describe_mismatch,
-    free_bytes,
-    megabytes,
-)
+from derex.training.folder import CHECKPOINTS, FullDiskError, free_bytes, megabytes
 from derex.training.learner import Training, TrainState, check_streams, data_mesh, placed
 
 MANIFEST, CHECKSUM, ARRAYS = "manifest.json", "manifest.sha256", "arrays"
 STATE, VISITS_PART = "state", "visits"
 SPARE_BYTES, SETTLING_SECONDS = 1 << 20, 5.0  # free besides a checkpoint; at most, after a failed write
 OWN_NAMES = re.compile(r"\d+|\d+\.damaged|\.\d+(\.damaged)?\.(partial|removed)")
+NO_SPACE = ("No space left", "Disk quota exceeded", "ENOSPC")
 
 
 class CheckpointError(ValueError):
@@ -90,6 +86,11 @@ class Checkpoint(NamedTuple):
     manifest: dict[str, Any]
     problems: tuple[str, ...]
     """of damaged checkpoints before it in the order of choice"""
+
+    @property
+    def step(self) -> int:
+        """Environment steps of each seed."""
+        return int(self.path.name)
 
 
 def find_checkpoint(folder: str | Path, checkpoint: str | int = "latest") -> Checkpoint:
@@ -143,7 +144,7 @@ def read_score(folder: Path, step: int) -> float:
 
 def check_options(found: Checkpoint, options: dict[str, Any]) -> None:
     """Refuses a checkpoint that was saved with other options than those of config.json."""
-    if different := describe_mismatch(found.manifest["config"], options):
+    if different := files.describe_mismatch(found.manifest["config"], options):
         raise CheckpointError(
             f"checkpoint: {found.path} does not match the config.json of its run: {different}. Restore config.json, or "
             "remove the checkpoint."
@@ -151,37 +152,26 @@ def check_options(found: Checkpoint, options: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads and verifies the manifest of a checkpoint, but not the files that it lists.
-
-    Raises:
-        DamagedCheckpointError: it is missing or has changed.
-    """
+    """Reads and verifies the manifest of a checkpoint, but not the files that it lists."""
     try:
         text, expected = (folder / MANIFEST).read_bytes(), (folder / CHECKSUM).read_bytes()
     except OSError as error:
-        raise DamagedCheckpointError(
-            f"{folder}: {error.strerror or error}: {MANIFEST} or {CHECKSUM}"
-        ) from error
+        reason = error.strerror or error
+        raise DamagedCheckpointError(f"{folder}: {reason}: {MANIFEST} or {CHECKSUM}") from error
     if _checksum_line(text) != expected:
         raise DamagedCheckpointError(f"{folder}: {MANIFEST} has changed since it was saved")
     return json.loads(text)
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Verifies every file of a checkpoint and returns its manifest.
-
-    Raises:
-        DamagedCheckpointError: a file is missing, changed, or new, or the folder was renamed.
-    """
+    """Verifies every file of a checkpoint and its folder's name; returns its manifest."""
     manifest = read_manifest(folder)
-    expected = manifest["files"]
-    found = {str(path.relative_to(folder)) for path in _list_files(folder)} - {MANIFEST, CHECKSUM}
-    for name in sorted(found ^ expected.keys()):
-        raise DamagedCheckpointError(
-            f"{folder}: {name} is {'missing' if name in expected else 'not part of it'}"
-        )
+    expected, found = manifest["files"], _list_files(folder)
+    for name in sorted(expected.keys() ^ (found.keys() - {MANIFEST, CHECKSUM})):
+        problem = "missing" if name in expected else "not part of it"
+        raise DamagedCheckpointError(f"{folder}: {name} is {problem}")
     for name, entry in expected.items():
-        if _describe_file(folder / name) != entry:
+        if _describe_file(found[name]) != entry:
             raise DamagedCheckpointError(f"{folder}: {name} has changed since it was saved")
     if str(manifest["step"]) != folder.name:
         raise DamagedCheckpointError(f"{folder}: it was saved as the checkpoint of step {manifest['step']}")
@@ -190,11 +180,12 @@ def verify(folder: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     """Writes the manifest, the last file of a checkpoint, and flushes all files and folders to the disk."""
-    files = {str(path.relative_to(folder)): _describe_file(path) for path in _list_files(folder)}
-    text = (json.dumps(content | {"files": files}, indent=1, allow_nan=False) + "\n").encode()
+    described = {name: _describe_file(path) for name, path in _list_files(folder).items()}
+    text = (json.dumps(content | {"files": described}, indent=1, allow_nan=False) + "\n").encode()
     write_atomically(folder / MANIFEST, text)
     write_atomically(folder / CHECKSUM, _checksum_line(text))
-    for path in (*_list_files(folder), *sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
+    folders = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in (*_list_files(folder).values(), *folders, folder):
         flush(path)
 
 
@@ -207,8 +198,9 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+def _list_files(folder: Path) -> dict[str, Path]:
+    """All files by their paths in the folder, in order."""
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if not path.is_dir()}
 
 
 def _describe_file(path: Path) -> dict[str, Any]:
@@ -220,26 +212,38 @@ def _checksum_line(text: bytes) -> bytes:
     return f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()
 
 
+def flatten_paths(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their paths, such as actor/environment/steps."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def check_fit(what: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuses arrays, described by path, that are not those of the config."""
+    for path in sorted(expected.keys() | found.keys()):
+        wanted, here = expected.get(path, "nothing"), found.get(path, "missing")
+        if wanted != here:
+            raise CheckpointError(
+                f"{what} does not fit its config: {path} is {here}, expected {wanted}. It may have been saved by "
+                "another version of derex."
+            )
+
+
 def load_state(found: Checkpoint, training: Training, config: TrainConfig) -> TrainState:
     """Loads the state onto the available devices; shapes and dtypes are compared first."""
     mesh = data_mesh()
     check_streams(config.streams, mesh)
     shapes = jax.eval_shape(lambda: training.init_seeds(config.all_seeds))
-    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
-    wanted = {path_name(path): (list(leaf.shape), str(leaf.dtype)) for path, leaf in leaves}
+    expected = {path: (list(leaf.shape), str(leaf.dtype)) for path, leaf in flatten_paths(shapes).items()}
     entries = [entry for entry in found.manifest["arrays"] if entry["part"] == STATE]
     saved = {entry["path"]: (entry["shape"], entry["dtype"]) for entry in entries}
-    for name in sorted(wanted.keys() | saved.keys()):
-        here, there = wanted.get(name, "nothing"), saved.get(name, "missing")
-        if here != there:
-            raise CheckpointError(
-                f"checkpoint: {found.path} does not fit the config of the run: {name} is {there}, expected {here}. It "
-                "may have been saved by another version of derex."
-            )
+    check_fit(f"checkpoint: {found.path}", expected, saved)
     arrays = load_arrays(found)[STATE]
-    pairs = [(arrays[path_name(path)], leaf) for path, leaf in leaves]
-    loaded = [jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(leaf) else x for x, leaf in pairs]
-    return placed(training, jax.tree.unflatten(tree, loaded), mesh)
+    loaded = [
+        jax.random.wrap_key_data(jnp.asarray(arrays[path])) if _is_key(leaf) else arrays[path]
+        for path, leaf in flatten_paths(shapes).items()
+    ]
+    return placed(training, jax.tree.unflatten(jax.tree.structure(shapes), loaded), mesh)
 
 
 def load_arrays(found: Checkpoint) -> dict[str, dict[str, np.ndarray]]:
@@ -262,14 +266,13 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     entries: list[dict[str, Any]] = []
     arrays: Any = {}
     for part, members in ((STATE, snapshot.state), (VISITS_PART, snapshot.visits)):
+        dtypes = snapshot.dtypes if part == STATE else {}
         for path, array in members.items():
-            name, dtype = f"{len(entries):05d}", str(array.dtype)
-            dtype = snapshot.dtypes.get(path, dtype) if part == STATE else dtype
-            shape = (
-                array.shape[:-1] if dtype.startswith("key<") else array.shape
-            )  # their data have one axis more
-            entry = {"name": name, "part": part, "path": path, "shape": list(shape), "dtype": dtype}
-            entries.append(entry | {"stored_shape": list(array.shape), "stored_dtype": str(array.dtype)})
+            name, dtype = f"{len(entries):05d}", dtypes.get(path, str(array.dtype))
+            shape = list(array.shape)
+            logical = shape[:-1] if dtype.startswith("key<") else shape  # data of keys have one axis more
+            entry = {"name": name, "part": part, "path": path, "shape": logical, "dtype": dtype}
+            entries.append(entry | {"stored_shape": shape, "stored_dtype": str(array.dtype)})
             if array.size:  # orbax refuses empty arrays; their shapes are in the manifest
                 arrays[name] = array
     ocp.save(str(folder.absolute() / ARRAYS), arrays)
@@ -279,17 +282,12 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
 
 def copy_arrays(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Copies all arrays to host memory, by path, with their dtypes; the next iteration may reuse their memory."""
-    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    leaves = flatten_paths(state)
     data = jax.device_get(
-        {path_name(path): jax.random.key_data(leaf) if _is_key(leaf) else leaf for path, leaf in leaves}
+        {path: jax.random.key_data(leaf) if _is_key(leaf) else leaf for path, leaf in leaves.items()}
     )
-    dtypes = {path_name(path): str(leaf.dtype) for path, leaf in leaves}
-    return {name: np.array(data[name]) for name in dtypes}, dtypes
-
-
-def path_name(path: Any) -> str:
-    """Formats a path in a tree: actor/environment/steps."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    dtypes = {path: str(leaf.dtype) for path, leaf in leaves.items()}
+    return {path: np.array(data[path]) for path in leaves}, dtypes
 
 
 def _is_key(leaf: Any) -> bool:
@@ -300,12 +298,7 @@ class Saver:
     """Saves the checkpoints of a run, one at a time, in a background thread.
 
     A checkpoint is written to a temporary folder and renamed when it is complete. Earlier checkpoints are not touched
-    before that.
-
-    Args:
-        folder: of the run.
-        keep: number of latest checkpoints that are kept, besides the best.
-        last: step of the checkpoint that is there already, if any.
+    before that. The latest `keep` are kept, besides the best; `last` is the step of the one that is there already.
     """
 
     def __init__(self, folder: Path, keep: int, last: int | None = None):
@@ -320,7 +313,7 @@ class Saver:
             return
         (self._folder / CHECKPOINTS).mkdir(exist_ok=True)
         if free_bytes(self._folder) < snapshot.size + SPARE_BYTES:
-            raise self._full_disk(snapshot)
+            raise self._describe(snapshot)
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="derex-checkpoint")
         self._thread.start()
 
@@ -345,30 +338,26 @@ class Saver:
             self._last = snapshot.step
         except Exception as error:  # orbax and tensorstore raise many types
             _remove_while_written(partial)
-            self._error = self._describe_error(error, snapshot)
+            self._error = self._describe(snapshot, error)
             return
         try:
             prune(self._folder, self._keep)
         except OSError as error:  # the new checkpoint is good; the next save prunes again
+            problem = {"problem": str(error), "step": snapshot.step}
             with suppress(OSError):
-                add_event(self._folder, "old checkpoint not removed", problem=str(error), step=snapshot.step)
+                files.add_event(self._folder, "old checkpoint not removed", **problem)
 
-    def _describe_error(self, error: Exception, snapshot: Snapshot) -> Exception:
-        full = any(words in str(error) for words in ("No space left", "Disk quota exceeded", "ENOSPC"))
-        if full or free_bytes(self._folder) < SPARE_BYTES:
-            return self._full_disk(snapshot)
-        text = f"--out: the checkpoint of step {snapshot.step} could not be written: {error}."
-        return SavingError(f"{text} {self._describe_last()}")
-
-    def _full_disk(self, snapshot: Snapshot) -> FullDiskError:
+    def _describe(self, snapshot: Snapshot, error: Exception | None = None) -> OSError:
+        """The error of a checkpoint that could not be written; without a cause, because it would not fit."""
+        last = "No earlier one exists." if self._last is None else f"The one of step {self._last} is intact."
+        what, free = f"the checkpoint of step {snapshot.step}", free_bytes(self._folder)
+        full = error is None or free < SPARE_BYTES or any(words in str(error) for words in NO_SPACE)
+        if not full:
+            return SavingError(f"--out: {what} could not be written: {error}. {last}")
         return FullDiskError(
-            f"--out: the disk of {self._folder} is full: the checkpoint of step {snapshot.step} needs up to "
-            f"{megabytes(snapshot.size + SPARE_BYTES)}, {megabytes(free_bytes(self._folder))} are free. "
-            f"{self._describe_last()} Free some space and run the same command again."
+            f"--out: the disk of {self._folder} is full: {what} needs up to {megabytes(snapshot.size + SPARE_BYTES)}, "
+            f"{megabytes(free)} are free. {last} Free some space and run the same command again."
         )
-
-    def _describe_last(self) -> str:
-        return "No earlier one exists." if self._last is None else f"The one of step {self._last} is intact."
 
 
 def prune(folder: Path, keep: int) -> None:

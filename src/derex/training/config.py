@@ -18,7 +18,7 @@ from derex.agents.config import AgentConfig
 _NUMBERS = {
     int: numbers.Integral,
     float: numbers.Real,
-}  # a whole number will do for a float; numpy's count too
+}  # a whole number is a float too, and numpy has its own
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -27,19 +27,28 @@ _WORDS = {
     tuple: "a list",
     type(None): "none",
 }
+LINES = 100  # of metrics in a run, about, unless `log_every` is given
+LARGEST_SEED = 2**31
+MOST_STEPS = 10**15  # thirty years at a million a second
+MOST_OTHERS = 2**24
+LONGEST_TIMEOUT = 1_000_000  # seconds, as in derex.envs.host
 
 
 def check_types(options: Any, prefix: str = "") -> None:
     """Refuses a dataclass, and nested ones, with a value of another type than its field's."""
-    for name, value in _values(options).items():
-        check_type(type(options), name, value, prefix)
+    for part in fields(options):
+        value = getattr(options, part.name)
+        check_type(type(options), part.name, value, prefix)
         if is_dataclass(value):
-            check_types(value, f"{prefix}{name}.")
+            check_types(value, f"{prefix}{part.name}.")
 
 
 def check_type(owner: type, name: str, value: Any, prefix: str = "") -> None:
     """Refuses a value that is not of the type of the field `name` of the dataclass `owner`."""
-    expected = _hints(owner).get(name, Any)
+    try:
+        expected = typing.get_type_hints(owner).get(name, Any)
+    except (NameError, TypeError, AttributeError):  # of a user's class, with names for type checkers only
+        return
     if not fits(value, expected):
         raise ValueError(f"{prefix}{name}: expected {_words(expected)}, got {value!r}.")
 
@@ -62,35 +71,13 @@ def fits(value: Any, expected: Any) -> bool:
     return expected is Any or not isinstance(expected, type) or isinstance(value, expected)
 
 
-def _values(options: Any) -> dict[str, Any]:
-    return {part.name: getattr(options, part.name) for part in fields(options)}
-
-
-def _hints(owner: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(owner)
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-    ):  # somebody's own, with names that only a type checker knows
-        return {}
-
-
 def _words(expected: Any) -> str:
-    inside = typing.get_args(expected)
-    if typing.get_origin(expected) in (typing.Union, types.UnionType):
-        words = [_words(one) for one in inside if not (one is int and float in inside)]
-        return " or ".join(words)
-    plain = typing.get_origin(expected) or expected
+    """A type as users know it."""
+    origin, inside = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_words(one) for one in inside if not (one is int and float in inside))
+    plain = origin or expected
     return _WORDS.get(plain, getattr(plain, "__name__", str(plain)))
-
-
-LINES = 100  # of metrics in a run, about, where nothing else is asked for
-LARGEST_SEED = 2**31
-MOST_STEPS = 10**15  # thirty years at a million a second
-MOST_OTHERS = 2**24
-LONGEST_TIMEOUT = 1_000_000  # seconds, as in derex.envs.host
 
 
 @dataclass(frozen=True)
@@ -146,36 +133,26 @@ class TrainConfig:
         check_types(self)
         for name in ("steps", "log_every"):
             value = getattr(self, name)
-            if value is not None and not (1 <= value <= MOST_STEPS and float(value).is_integer()):
-                raise ValueError(
-                    f"{name}: expected a whole number of steps, at least 1 and at most {MOST_STEPS:g}; got {value}."
-                )
+            good = value is None or (1 <= value <= MOST_STEPS and float(value).is_integer())
+            self._check(name, good, f"a whole number of steps, at least 1 and at most {MOST_STEPS:g}")
         for name in ("seeds", "streams", "keep", "max_skipped"):
-            value = getattr(self, name)
-            if not 1 <= value <= MOST_OTHERS:
-                raise ValueError(f"{name}: expected at least 1 and at most {MOST_OTHERS}, got {value}.")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(
-                f"workers: expected at least 1, or none for one on each core; got {self.workers}."
-            )
-        if not 0 < self.worker_timeout <= LONGEST_TIMEOUT:
-            raise ValueError(
-                f"worker_timeout: expected seconds, more than 0 and at most {LONGEST_TIMEOUT}; got "
-                f"{self.worker_timeout:g}."
-            )
-        if self.worker_restarts < 0:
-            raise ValueError(f"worker_restarts: expected 0 or more, got {self.worker_restarts}.")
-        if not 0.0 <= self.save_every < math.inf:
-            raise ValueError(f"save_every: expected seconds, 0 or more; got {self.save_every:g}.")
-        if not 0 <= self.seed <= LARGEST_SEED - self.seeds:
-            raise ValueError(
-                f"seed: expected 0 or more, and all seeds below {LARGEST_SEED}; got {self.seed}."
-            )
-        if self.streams % self.agent.minibatches:
-            raise ValueError(
-                f"streams: expected a multiple of agent.minibatches = {self.agent.minibatches}, since each holds whole "
-                f"streams; got {self.streams}."
-            )
+            good = 1 <= getattr(self, name) <= MOST_OTHERS
+            self._check(name, good, f"at least 1 and at most {MOST_OTHERS}")
+        good = self.workers is None or self.workers >= 1
+        self._check("workers", good, "at least 1, or none for one on each core")
+        good = 0 < self.worker_timeout <= LONGEST_TIMEOUT
+        self._check("worker_timeout", good, f"seconds, more than 0 and at most {LONGEST_TIMEOUT}")
+        self._check("worker_restarts", self.worker_restarts >= 0, "0 or more")
+        self._check("save_every", 0.0 <= self.save_every < math.inf, "seconds, 0 or more")
+        good = 0 <= self.seed <= LARGEST_SEED - self.seeds
+        self._check("seed", good, f"0 or more, and all seeds below {LARGEST_SEED}")
+        parts = self.agent.minibatches
+        expected = f"a multiple of agent.minibatches = {parts}, since each holds whole streams"
+        self._check("streams", self.streams % parts == 0, expected)
+
+    def _check(self, name: str, good: bool, expected: str) -> None:
+        if not good:
+            raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}.")
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -238,21 +215,22 @@ def config_type(method: str, form: str, preset: str = "", env: str = "") -> type
 
     Its defaults are those of the preset for the environment, if one is named.
     """
-    from derex.representations.methods import find_representation
-
-    defaults: dict[str, Any] = {"agent": AgentConfig(), "representation": find_representation(method, form)}
     if preset:
         from derex.training.presets import find_preset
 
         found = find_preset(preset)
-        defaults = {"agent": found.agent(env, method, form), "representation": found.form(env, method, form)}
-    options = [
-        (name, type(default), field(default_factory=lambda default=default: default))
-        for name, default in defaults.items()
-    ]
+        agent, representation = found.agent(env, method, form), found.form(env, method, form)
+    else:
+        from derex.representations.methods import find_representation
+
+        agent, representation = AgentConfig(), find_representation(method, form)
+    defaults: dict[str, Any] = {"agent": agent, "representation": representation}
     return make_dataclass(
         "TrainConfig",
-        options,
+        [
+            (name, type(value), field(default_factory=lambda value=value: value))
+            for name, value in defaults.items()
+        ],
         bases=(TrainConfig,),
         frozen=True,
         namespace={"__module__": __name__, "__doc__": TrainConfig.__doc__},

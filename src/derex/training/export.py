@@ -1,11 +1,9 @@
-"""An exported agent as its user sees it: observations in, actions out, NumPy on both sides.
-
-An agent to be used elsewhere: its parameters (safetensors) and a card that says what it is and how to build it.
+"""An exported agent: observations in, actions out, NumPy on both sides; and its two files.
 
 agent.safetensors  the network of one seed, by the paths of its arrays
-card.json          environment, actions, options, score, commit, versions; the sum of the other file
+card.json          environment, actions, options, score, commit, versions; the sha256 of the other file
 
-Both are data alone: loading them runs no code that they bring, and imports nothing that they name.
+Both are data: loading them runs no code from them and imports nothing that they name.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import hashlib
 import json
 import math
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
-from derex.agents.policy import Policy, make_policy
+from derex.agents.policy import make_policy
 from derex.agents.rollout import AgentMemory, Decision, act, init_memory
 from derex.report.files import DamagedFileError, check_place, read_json, write_together
-from derex.training.trained import TrainedAgents, agent_config, arrays_of, filled, network_shape
+from derex.training.trained import TrainedAgents, agent_config, arrays_of, load_network, network_shape
 from derex.types import ActionSpec, Amount, Box, Discrete, MultiDiscrete, Symbols, Words
 
 
@@ -79,20 +76,19 @@ class Agent:
     def _decide(self, observation: Any, memory: AgentMemory, first: Any, key: Any) -> tuple[bool, Decision]:
         streams = len(memory.previous_action)
         one, batch = self._batched(observation, streams)
-        begins = np.broadcast_to(np.asarray(first, bool), (streams,))
-        return one, _decided(self._network, self._policy, batch, jnp.asarray(begins), memory, key)
+        begins = jnp.asarray(np.broadcast_to(np.asarray(first, bool), (streams,)))
+        return one, _act(self._network, self._policy, batch, begins, memory, key)
 
     def _batched(self, observation: Any, streams: int) -> tuple[bool, Any]:
         """Whether it is of a single stream; and the observation with an axis of streams."""
         expected, structure = jax.tree.flatten(self.observation)
-        came = jax.tree.map(np.asarray, observation, is_leaf=lambda node: isinstance(node, list))
-        if jax.tree.structure(came) != structure:
-            raise ValueError(f"observation: expected the parts {structure}, got {jax.tree.structure(came)}.")
-        leaves = jax.tree.leaves(came)
-        shapes = [leaf.shape for leaf in leaves]
-        single = shapes == [spec.shape for spec in expected]
-        if not single and shapes != [(streams, *spec.shape) for spec in expected]:
-            wanted = [spec.shape for spec in expected]
+        given = jax.tree.map(np.asarray, observation, is_leaf=lambda node: isinstance(node, list))
+        if jax.tree.structure(given) != structure:
+            raise ValueError(f"observation: expected the parts {structure}, got {jax.tree.structure(given)}.")
+        leaves = jax.tree.leaves(given)
+        shapes, wanted = [leaf.shape for leaf in leaves], [spec.shape for spec in expected]
+        single = shapes == wanted
+        if not single and shapes != [(streams, *shape) for shape in wanted]:
             raise ValueError(
                 f"observation: expected shape {_joined(wanted)} of one stream, or as many of them as the memory has "
                 f"streams, {streams}, side by side; got {_joined(shapes)}."
@@ -123,12 +119,7 @@ def _joined(shapes: list[tuple[int, ...]]) -> str:
     return " and ".join(map(str, shapes))
 
 
-@partial(jax.jit, static_argnums=1)
-def _decided(
-    network: AgentNetwork, policy: Policy, observation: Any, first: Any, memory: AgentMemory, key: Any
-) -> Decision:
-    return act(network, policy, observation, first, memory, key)
-
+_act = jax.jit(act, static_argnums=1)
 
 FORMAT = "derex-agent"
 VERSION = 1
@@ -138,15 +129,9 @@ _ACTIONS: dict[str, Any] = {"discrete": Discrete, "multi-discrete": MultiDiscret
 
 
 def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = None) -> Path:
-    """Writes one seed of a run into a folder that is new, empty, or holds an exported agent.
+    """Writes one seed, by default that with the best final score, into a folder; returns the folder.
 
-    Args:
-        agents: from `restore_agents`.
-        folder: to write.
-        seed: which of them; None: the one with the best final score.
-
-    Returns:
-        The folder.
+    The folder has to be new, empty, or hold an exported agent.
     """
     from safetensors.numpy import save
 
@@ -154,9 +139,8 @@ def export_agent(agents: TrainedAgents, folder: str | Path, seed: int | None = N
     check_folder(folder)
     seed = agents.best_seed() if seed is None else seed
     weights = save(arrays_of(agents.network_of(seed)), metadata={"format": FORMAT})
-    card = card_of(agents, seed) | {
-        "weights": {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
-    }
+    entry = {"file": WEIGHTS, "sha256": hashlib.sha256(weights).hexdigest()}
+    card = card_of(agents, seed) | {"weights": entry}
     text = json.dumps(card, indent=1, allow_nan=False) + "\n"
     write_together({folder / WEIGHTS: weights, folder / CARD: text.encode()})  # a folder with a card is whole
     return folder
@@ -180,17 +164,17 @@ def load_agent(path: str | Path) -> Agent:
         raise DamagedFileError(
             f"path: {folder} holds no agent of `derex export`: its {CARD} is missing or not one."
         )
-    if card.get("version") != VERSION:
+    if (found := card.get("version")) != VERSION:
         raise DamagedFileError(
-            f"path: {folder / CARD} is of format version {card.get('version')}, this derex reads {VERSION}."
+            f"path: {folder / CARD} is of format version {found}, this derex reads {VERSION}."
         )
     try:
         weights = (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != card["weights"]["sha256"]:
             raise ValueError(f"{WEIGHTS} is not the file that {CARD} was written with")
-        observation, action = (_observation(card["observation"]), _action(card["action"]))
+        observation, action = observation_from_plain(card["observation"]), action_from_plain(card["action"])
         shape = network_shape(observation, make_policy(action), agent_config(card["agent"]))
-        network = filled(shape, load(weights), WEIGHTS)
+        network = load_network(shape, load(weights), WEIGHTS)
     except Exception as error:  # a damaged card can fail in any way
         raise DamagedFileError(f"path: {folder} is damaged: {error}. Export it again.") from error
     return Agent(network, observation, action, card)
@@ -213,8 +197,8 @@ def card_of(agents: TrainedAgents, seed: int) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "environment": spec.name,
-        "observation": _plain_observation(spec.observation),
-        "action": _plain_action(spec.action),
+        "observation": observation_to_plain(spec.observation),
+        "action": action_to_plain(spec.action),
         "horizon": spec.horizon,
         "success_return": spec.success_return,
         "score": {name: None if math.isnan(value) else value for name, value in scores.items()},
@@ -227,11 +211,11 @@ def card_of(agents: TrainedAgents, seed: int) -> dict[str, Any]:
     }
 
 
-def _plain_observation(tree: Any) -> Any:
+def observation_to_plain(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {"dict": {str(name): _plain_observation(part) for name, part in tree.items()}}
+        return {"dict": {str(name): observation_to_plain(part) for name, part in tree.items()}}
     if isinstance(tree, tuple | list):
-        return {"tuple": [_plain_observation(part) for part in tree]}
+        return {"tuple": [observation_to_plain(part) for part in tree]}
     plain = {"shape": list(tree.shape), "dtype": str(np.dtype(tree.dtype))}
     kind = next((name for name, kind in _PARTS.items() if isinstance(tree, kind)), None)
     if kind is None:
@@ -239,26 +223,29 @@ def _plain_observation(tree: Any) -> Any:
     return {"kind": kind} | {part.name: getattr(tree, part.name) for part in fields(tree)} | plain
 
 
-def _observation(plain: dict[str, Any]) -> Any:
+def observation_from_plain(plain: dict[str, Any]) -> Any:
     if "dict" in plain:
-        return {name: _observation(part) for name, part in plain["dict"].items()}
+        return {name: observation_from_plain(part) for name, part in plain["dict"].items()}
     if "tuple" in plain:
-        return tuple(_observation(part) for part in plain["tuple"])
+        return tuple(observation_from_plain(part) for part in plain["tuple"])
     shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"])
     if "kind" not in plain:
         return jax.ShapeDtypeStruct(shape, dtype)
     kind = _PARTS[plain["kind"]]
-    given = {part.name: plain[part.name] for part in fields(kind)} | {"dtype": dtype}
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    return kind(**_with_tuples({part.name: plain[part.name] for part in fields(kind)} | {"dtype": dtype}))
 
 
-def _plain_action(action: ActionSpec) -> dict[str, Any]:
+def action_to_plain(action: ActionSpec) -> dict[str, Any]:
     name = next(name for name, kind in _ACTIONS.items() if isinstance(action, kind))
     return {"kind": name, **action._asdict()}
 
 
-def _action(plain: dict[str, Any]) -> ActionSpec:
-    fields = {name: value for name, value in plain.items() if name != "kind"}
+def action_from_plain(plain: dict[str, Any]) -> ActionSpec:
     return _ACTIONS[plain["kind"]](
-        **{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        **_with_tuples({name: value for name, value in plain.items() if name != "kind"})
     )
+
+
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -49,18 +49,6 @@ class FullDiskError(OSError):
     """The disk has no space for the files of a run."""
 
 
-def claim_folder(folder: Path, overwrite: bool) -> None:
-    """Makes the folder; removes an earlier run in it if `overwrite`, else refuses it. Refuses foreign files always."""
-    check_folder(folder)
-    if holds_run(folder):
-        if not overwrite:
-            raise FileExistsError(
-                f"--out: {folder} contains an earlier run; choose another folder, or --overwrite."
-            )
-        remove_run(folder)
-    make_folder(folder)
-
-
 def check_folder(folder: Path) -> None:
     """Refuses a file, and a folder with files that are not of a run."""
     if folder.exists() and not folder.is_dir():
@@ -139,23 +127,20 @@ def plain_options(config: TrainConfig) -> dict[str, Any]:
     return {name: value for name, value in to_plain(config, "text").items() if name not in NOT_WRITTEN}
 
 
-def write_config(folder: Path, config: TrainConfig) -> Path:
-    """Writes config.json: the resolved options, and the versions and devices that run them."""
+def write_config(folder: Path, config: TrainConfig, resumed: dict[str, Any] | None = None) -> None:
+    """Writes config.json: the resolved options, and the versions and devices that run them.
+
+    A run that resumes gives `resumed`, from which step and which options have changed. This is added to the file, which
+    keeps the versions and devices that started the run.
+    """
     content = {"command": COMMAND, "config": plain_options(config), "iterations": config.iterations}
-    return _write_config(folder, content | describe_platform())
-
-
-def record_resume(folder: Path, config: TrainConfig, step: int, changed: dict[str, Any]) -> Path:
-    """Updates config.json of a run that resumes from `step`: its options now, and which have changed."""
-    content = read_json(folder / CONFIG) or {}
-    resumed = [*content.get("resumed", []), {"step": step, **describe_platform(), "changed": changed}]
-    options = {"config": plain_options(config), "iterations": config.iterations}
-    return _write_config(folder, content | options | {"resumed": resumed})
-
-
-def _write_config(folder: Path, content: dict[str, Any]) -> Path:
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    return write_atomically(folder / CONFIG, text.encode())
+    if resumed is None:
+        content |= describe_platform()
+    else:
+        earlier = read_json(folder / CONFIG) or {}
+        here = {"step": resumed["step"], **describe_platform(), "changed": resumed["changed"]}
+        content = earlier | content | {"resumed": [*earlier.get("resumed", []), here]}
+    write_atomically(folder / CONFIG, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def describe_platform() -> dict[str, Any]:
@@ -170,19 +155,36 @@ def describe_platform() -> dict[str, Any]:
     } | ({} if here is None else {"commit_of_directory": here})
 
 
-def check_env(folder: Path, env: Any, named: str | None) -> None:
-    """Refuses an environment that is the user's own code, unless whoever loads the run named it too."""
-    if not isinstance(env, str):
-        raise TypeError(f"env is {env!r}")
-    if imports_user_code(env) and env != named:
-        _refuse_code(folder, "env", env)
+def refuse_user_code(folder: Path, option: str, name: str, named: str | None) -> None:
+    """Refuses code that is not part of derex unless whoever loads the run has named it too."""
+    if name != named:
+        raise ValueError(
+            f"{option}: the run in {folder} uses {name!r}, which is not part of derex. If you trust that code, add "
+            f"--{option} {name}"
+        )
 
 
-def _refuse_code(folder: Path, option: str, name: str) -> None:
-    raise ValueError(
-        f"{option}: the run in {folder} uses {name!r}, which is not part of derex. If you trust that code, add "
-        f"--{option} {name}"
-    )
+@contextmanager
+def explain_damage(folder: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turns errors from reading the content of config.json into one that names the file."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, *also) as error:
+        raise ValueError(f"folder: {folder / CONFIG} is damaged: {str(error).rstrip('.')}.") from error
+
+
+def read_config(folder: Path, env: str | None = None) -> dict[str, Any]:
+    """Reads config.json of a run; refuses an environment that is the user's own code unless it is named in `env`."""
+    content = read_json(folder / CONFIG)
+    if content is None or content.get("command") != COMMAND:
+        raise ValueError(f"folder: {folder} holds no run of derex train: {CONFIG} is missing or not one.")
+    with explain_damage(folder):
+        name = content["config"]["env"]
+        if not isinstance(name, str):
+            raise TypeError(f"env is {name!r}")
+        if imports_user_code(name):
+            refuse_user_code(folder, "env", name, env)
+    return content
 
 
 def load_config(folder: str | Path, method: str | None = None, env: str | None = None) -> TrainConfig:
@@ -195,22 +197,14 @@ def load_config(folder: str | Path, method: str | None = None, env: str | None =
         env: of the run, for the same reason, if its name contains a module.
     """
     folder = Path(folder)
-    content = read_json(folder / CONFIG)
-    if content is None or content.get("command") != COMMAND:
-        raise ValueError(f"folder: {folder} holds no run of derex train: {CONFIG} is missing or not one.")
-    try:
-        options = content["config"]
+    options = read_config(folder, env)["config"]
+    with explain_damage(folder):
         chosen = str(options["method"])
-        if ":" in chosen and chosen != method:
-            _refuse_code(folder, "method", chosen)
-        check_env(folder, options["env"], env)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
-    try:
+    if ":" in chosen:
+        refuse_user_code(folder, "method", chosen, method)
+    with explain_damage(folder, ValueError):
         default = TrainConfig(options["env"], folder, method=chosen, form=str(options["form"])).resolved()
         return from_plain(default, options).resolved()
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"folder: {folder / CONFIG} is damaged: {str(error).rstrip('.')}.") from error
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -222,18 +216,10 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def check_metrics(folder: Path, step: int, seeds: tuple[int, ...]) -> str:
-    """Checks that metrics.jsonl has the lines that were written before a checkpoint; only reads.
-
-    Args:
-        folder: of the run.
-        step: of the last line before the checkpoint; 0 if there is none.
-        seeds: each has a line at that step.
+    """Checks that metrics.jsonl has a line of each seed at `step`, the last one before a checkpoint; only reads.
 
     Returns:
         What is missing, in words; empty if nothing is. A run can be resumed without: its state is elsewhere.
-
-    Raises:
-        ValueError: a line is damaged.
     """
     kept = [line for _, line in _lines_up_to(folder / METRICS, step)]
     if step and {line["seed"] for line in kept if line["step"] == step} != set(seeds):
@@ -307,78 +293,65 @@ def megabytes(size: int | float) -> str:
 
 def source_commit() -> dict[str, Any] | None:
     """The commit of the running code; None if it is installed, even inside a repository of someone else."""
-    folder = Path(__file__).parent
-    try:
-        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return find_commit(folder)
+    file = Path(__file__)
+    tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+    return find_commit(file.parent) if tracked else None
 
 
 def find_commit(folder: Path) -> dict[str, Any] | None:
     """The commit of the repository that contains the folder, and whether files are modified; None if there is none."""
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
+    return None if commit is None or changes is None else {"id": commit, "modified": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The output of a git command; None if it fails or there is no git."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"id": commit, "modified": bool(_git(folder, "status", "--porcelain"))}
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def describe_mismatch(saved: dict[str, Any], stated: dict[str, Any]) -> str:
     """Describes how the options of a checkpoint differ from those of config.json; empty if they do not.
 
-    Either file may have been edited or copied there.
-
-    Args:
-        saved: options in the manifest of the checkpoint.
-        stated: options in config.json. Either may be from an older derex, without options that were added since.
+    Either file may have been edited or copied there, or be from an older derex, without options that were added since:
+    it trained as this version's defaults do. The defaults of a user-defined method are not known without importing it;
+    of its options only those in both files are compared.
     """
-    saved, stated = _fill_defaults(saved), _fill_defaults(stated)
-    return describe_fixed_changes(differences(_merge(stated, saved), _merge(saved, stated)))
+    saved, stated = _with_defaults(saved), _with_defaults(stated)
+    common = sorted(saved.keys() & stated.keys())
+    return describe_fixed_changes({name: [saved[name], stated[name]] for name in common})
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the options with different values, by dotted name: [before, now], as in JSON."""
-    found = {}
-    for name in sorted(before.keys() | now.keys()):
-        old, new = (json.loads(json.dumps(options.get(name))) for options in (before, now))
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= differences(old, new, f"{prefix}{name}.")
-        elif old != new:
-            found[f"{prefix}{name}"] = [old, new]
-    return found
-
-
-def describe_fixed_changes(changed: dict[str, Any]) -> str:
-    """Describes the changes of options that a run must keep; empty if there are none."""
-    fixed = {name: values for name, values in changed.items() if name.split(".")[0] not in MAY_CHANGE}
-    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items())
-
-
-def _fill_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """Adds this version's defaults for missing options: an older derex trained as these defaults do.
-
-    Those of the user's own method stay as they are: to know its defaults would be to import it. What only one side
-    has of them is not compared.
-    """
+def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """The options by dotted name, over this version's defaults."""
     from derex.representations.methods import METHODS
 
     form = METHODS.get(str(options.get("method", "")), {}).get(str(options.get("form", "")))
-    defaults = to_plain(TrainConfig(str(options.get("env", "")), Path()), "text")
-    defaults["representation"] = to_plain(form, "text")
-    return _merge({name: value for name, value in defaults.items() if name not in NOT_WRITTEN}, options)
+    defaults = plain_options(TrainConfig(str(options.get("env", "")), Path()))
+    return _flatten(defaults | {"representation": to_plain(form, "text")}) | _flatten(options)
 
 
-def _merge(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options over the defaults, level by level."""
-    parts = {
-        name: _merge(defaults[name], value)
-        for name, value in options.items()
-        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
-    }
-    return defaults | options | parts
+def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options with different values, by dotted name: [before, now], as in JSON."""
+    old, new = (_flatten(json.loads(json.dumps(options))) for options in (before, now))
+    pairs = {name: [old.get(name), new.get(name)] for name in sorted(old.keys() | new.keys())}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted name; where there are nested ones, the outer name has "options"."""
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        nested = isinstance(value, dict)
+        flat[prefix + name] = "options" if nested else value
+        flat |= _flatten(value, f"{prefix}{name}.") if nested else {}
+    return flat
+
+
+def describe_fixed_changes(pairs: dict[str, Any]) -> str:
+    """Describes which options that a run must keep have changed, [before, now]; empty if none have."""
+    fixed = {name: pair for name, pair in pairs.items() if name.split(".")[0] not in MAY_CHANGE}
+    return "; ".join(f"{name} was {old}, now {new}" for name, (old, new) in fixed.items() if old != new)

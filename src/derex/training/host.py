@@ -13,30 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int, Integer, Key, PRNGKeyArray
+from jaxtyping import Float, Int, Key, PRNGKeyArray
 
 from derex.agents.network import AgentNetwork
 from derex.agents.policy import Policy
-from derex.agents.rollout import Actor, AgentMemory, Decision, Rollout, act, evaluate_step, init_memory
-from derex.envs.host import (
-    EpisodeCounter,
-    HostSteps,
-    HostTask,
-    JoinedPool,
-    Pool,
-    PoolOptions,
-    VectorPool,
-    WorkerFailed,
-    allocate_steps,
-    open_streams,
-)
+from derex.agents.rollout import Actor, AgentMemory, Decision, Rollout, act, init_memory
+from derex.envs import host as envs
+from derex.envs.host import HostSteps, HostTask, WorkerFailed
 from derex.envs.multitask import TaskAssignment, assign_tasks
 from derex.envs.wrappers import EpisodeSums
 from derex.training.config import TrainConfig
@@ -54,28 +44,23 @@ class GroupRollout(NamedTuple):
     memory: Any
     """of the core before step 0"""
     decisions: list[Decision]
-    """at each step but the last; without memories"""
-    value: Float[Any, "N b V"]
-    previous_action: Float[Any, "N b W"]
-    """of the last step"""
+    """at each step, without memories; at the last one only for its value: it is decided again in the next rollout"""
+
+
+class HostCounts(NamedTuple):
+    """Episodes of each stream: what a state holds of host environments, which cannot be saved themselves."""
+
+    begun: Int[Any, "*B"]
+    """that under way included"""
+    sums: EpisodeSums
 
 
 class HostRollout(NamedTuple):
     """The rollout of all streams, in NumPy arrays."""
 
     groups: tuple[GroupRollout, ...]
-    episodes: EpisodeSums
-    """of the episodes that ended in it: (N, B) each"""
-    begun: Int[np.ndarray, "N B"]
-    """episodes that each stream has begun by its end"""
-
-
-class HostCounts(NamedTuple):
-    """What a training state holds of host environments, which cannot be saved themselves."""
-
-    begun: Int[Array, "*B"]
-    """episodes of each stream, that under way included"""
-    sums: EpisodeSums
+    counts: HostCounts
+    """episodes begun by its end, and sums of those that ended in it: (N, B) each"""
 
 
 @dataclass(frozen=True)
@@ -90,21 +75,13 @@ class HostStreams:
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """The environment's."""
+        """Of the environment."""
         return self.task.spec
 
     @property
     def assigned(self) -> TaskAssignment | None:
         """The task of each stream, where there are several tasks."""
         return assign_tasks([task.spec for task in self.task.tasks], self.n) if self.task.tasks else None
-
-    def summary(self, counts: HostCounts) -> EpisodeSums:
-        """Episode sums of each stream since the last line of metrics."""
-        return counts.sums
-
-    def cleared(self, counts: HostCounts) -> HostCounts:
-        """The counts with all sums at 0."""
-        return counts._replace(sums=jax.tree.map(jnp.zeros_like, counts.sums))
 
 
 class HostTraining(Training):
@@ -122,7 +99,6 @@ class HostTraining(Training):
         return jax.tree.map(lambda leaf: leaf[0], self.learn_all(one, self.zero_rollout(one)))
 
     def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
-        """A loop with workers, which are started by its first call."""
         return HostLoop(self, config, notify)
 
     @partial(jax.jit, static_argnums=0)
@@ -142,45 +118,39 @@ class HostTraining(Training):
 
     def zero_rollout(self, state: TrainState) -> tuple[GroupRollout, ...]:
         """A rollout of zeros, of all seeds."""
-        seeds, length, policy = len(state.key), self.config.unroll, self.policy
+        seeds, length, policy = len(state.key), self.config.unroll + 1, self.policy
         networks, values = state.learner.trained.network, 2 if self.config.two_values else 1
         groups = []
         for size in group_sizes(self.streams.n):
-            steps = jax.tree.map(np.zeros_like, allocate_steps(self.streams.spec, length + 1, seeds, size))
+            steps = jax.tree.map(np.zeros_like, envs.allocate_steps(self.streams.spec, length, seeds, size))
             parameters = jnp.zeros((seeds, size, policy.size))
             action = jax.eval_shape(policy.mode, parameters)
             value, previous = jnp.zeros((seeds, size, values)), jnp.zeros((seeds, size, policy.width))
             decision = Decision(jnp.zeros(action.shape, action.dtype), parameters, value, previous, None)  # type: ignore[arg-type]
             memory = jax.vmap(lambda network, n=size: network.core.initial(n))(networks)
-            groups.append(GroupRollout(steps, memory, [decision] * length, value, previous))
+            groups.append(GroupRollout(steps, memory, [decision] * length))
         return tuple(groups)
 
 
 class HostLoop(Loop):
-    """Advances a host training one iteration at a time; the workers stay between calls."""
+    """Advances a host training one iteration at a time; workers stay between calls; `notify` gets their restarts."""
 
     longest: int | None = 1
     """between two iterations a run can be stopped and saved"""
 
     def __init__(self, training: HostTraining, config: TrainConfig, notify: Callable[..., None]):
-        """`notify(event, **details)` receives restarts of workers."""
         self._training, self._config, self._notify = training, config, notify
         self._learner = ThreadPoolExecutor(1, "derex-learner")
         self._pool: Any = None
-        self._ahead: HostRollout | None = None
+        self.ahead: HostRollout | None = None
+        """collected during the last update, for the next one"""
         self._failure: WorkerFailed | None = None
-        self._told = 0
+        self._reported = 0  # restarts
 
     def advance(
         self, state: TrainState, iterations: int, reset_metrics: bool = False, more: bool = True
     ) -> TrainState:
-        """Run iterations; 0 starts the workers, compiles, and collects the first rollout.
-
-        Args:
-            state: of all seeds.
-            iterations: how many.
-            reset_metrics: clears the metric sums before.
-            more: whether other calls follow: during the last iteration no rollout is collected.
+        """As `Loop.advance`; 0 iterations start the workers, compile, and collect the first rollout.
 
         Raises:
             WorkerFailed: a worker was restarted too often. Raised before anything changes: the last state is valid.
@@ -190,7 +160,7 @@ class HostLoop(Loop):
         if self._pool is None:
             self._open(state)
         if iterations == 0:
-            self._ahead = self._ahead or self._collect(state, ahead=False)
+            self.ahead = self.ahead or self._collect(state, ahead=False)
             jax.block_until_ready(self._training.learn_all(state, self._training.zero_rollout(state)))
             return state
         if reset_metrics:
@@ -202,8 +172,8 @@ class HostLoop(Loop):
     def numbers(self) -> dict[str, int]:
         """Restarts of workers since the last call."""
         restarts = 0 if self._pool is None else self._pool.restarts
-        new, self._told = restarts - self._told, restarts
-        return {"worker_restarts": new}
+        before, self._reported = self._reported, restarts
+        return {"worker_restarts": restarts - before}
 
     def close(self) -> None:
         """Stop all workers; may be repeated."""
@@ -212,17 +182,16 @@ class HostLoop(Loop):
             self._pool.close()
 
     def _iterate(self, state: TrainState, more: bool) -> TrainState:
-        gathered = self._ahead or self._collect(state, ahead=False)
-        self._ahead = None
-        learning = self._learner.submit(
-            lambda: jax.block_until_ready(self._training.learn_all(state, gathered.groups))
-        )
+        rollout = self.ahead or self._collect(state, ahead=False)
+        self.ahead = None
+        learn_all = self._training.learn_all
+        learning = self._learner.submit(lambda: jax.block_until_ready(learn_all(state, rollout.groups)))
         try:
             if more:
-                self._ahead = self._collect(state, ahead=True)
+                self.ahead = self._collect(state, ahead=True)
         except WorkerFailed as failure:
             self._failure = failure  # the update under way still counts
-        return _add_episodes(learning.result(), gathered)
+        return _add_episodes(learning.result(), rollout)
 
     def _collect(self, state: TrainState, ahead: bool) -> HostRollout:
         keys = self._training.acting_keys(state, np.uint32(ahead))
@@ -230,37 +199,34 @@ class HostLoop(Loop):
 
     def _open(self, state: TrainState) -> None:
         """Start workers, with the episodes after those that the state has begun."""
-        config = self._config
-        sizes = group_sizes(config.streams)
-        parts = np.split(np.arange(config.streams), np.cumsum(sizes)[:-1])
+        config, streams = self._config, self._training.streams
+        parts = _split_groups(np.arange(config.streams), group_sizes(config.streams))
         keys = [(TRAINING, seed, b) for part in parts for seed in config.all_seeds for b in part.tolist()]
         numbers = [number for _, _, number in keys]
-        counts: HostCounts = jax.device_get(state.actor.environment)
-        begun = np.concatenate([counts.begun[:, part].reshape(-1) for part in parts])
-        self._pool = open_streams(
-            self._training.streams.task,
+        begun: Int[np.ndarray, "N B"] = jax.device_get(state.actor.environment.begun)
+        self._pool = envs.open_streams(
+            streams.task,
             keys,
-            tuple(size * config.seeds for size in sizes),
-            PoolOptions(config.workers, config.worker_timeout, config.worker_restarts),
+            tuple(len(part) * config.seeds for part in parts),
+            envs.PoolOptions(config.workers, config.worker_timeout, config.worker_restarts),
             self._notify,
             stagger=True,
-            begun=begun,
+            begun=np.concatenate([begun[:, part].reshape(-1) for part in parts]),
             numbers=numbers,
         )
-        tasks = self._training.streams.assigned
-        thresholds = None if tasks is None else tasks.success_returns[numbers]
+        thresholds = None if streams.assigned is None else streams.assigned.success_returns[numbers]
         self._actor = HostActor(self._pool, self._training.policy, config.seeds, thresholds)
 
 
-def _add_episodes(state: TrainState, gathered: HostRollout) -> TrainState:
+def _add_episodes(state: TrainState, rollout: HostRollout) -> TrainState:
     """Add the episodes of the rollout to the state that has learnt from it."""
-    counts: HostCounts = state.actor.environment
-    new = jax.tree.map(
-        lambda leaf, like: jax.device_put(leaf.astype(like.dtype), like.sharding),
-        HostCounts(jnp.asarray(gathered.begun), gathered.episodes),
-        counts,
+    before: HostCounts = state.actor.environment
+    begun, sums = jax.tree.map(
+        lambda leaf, like: jax.device_put(jnp.asarray(leaf, like.dtype), like.sharding),
+        rollout.counts,
+        before,
     )
-    after = new._replace(sums=jax.tree.map(jnp.add, counts.sums, new.sums))
+    after = HostCounts(begun, jax.tree.map(jnp.add, before.sums, sums))
     return state._replace(actor=state.actor._replace(environment=after))
 
 
@@ -269,81 +235,73 @@ def group_sizes(streams: int) -> tuple[int, ...]:
     return (streams,) if streams == 1 else (streams - streams // 2, streams // 2)
 
 
+def _split_groups(rows: np.ndarray, groups: tuple[int, ...]) -> list[np.ndarray]:
+    """Split an array with a row for each stream into those of each group."""
+    return np.split(rows, np.cumsum(groups)[:-1])
+
+
 class HostActor:
-    """Collects rollouts from all streams of all seeds."""
+    """Collects rollouts from all streams of all seeds, with a pool that was not stepped yet.
+
+    Each of its groups is ordered by seed. `success_returns` has the threshold of each stream, where they differ.
+    """
 
     def __init__(
         self,
-        pool: Pool | VectorPool | JoinedPool,
+        pool: envs.Pool | envs.VectorPool | envs.JoinedPool,
         policy: Policy,
         seeds: int,
         success_returns: Float[np.ndarray, " n"] | None = None,
     ):
-        """Use a pool that was not stepped yet, with each group ordered by seed.
-
-        `success_returns` has the threshold of each stream, where they differ.
-        """
         self._pool, self._policy, self._seeds = pool, policy, seeds
-        self._structure = jax.tree.structure(pool.spec.observation)
-        self._memory: list[AgentMemory] | None = None
+        self._memory: list[AgentMemory] = []
         self._now: list[HostSteps] = []
-        shortened = np.split(pool.shortened, np.cumsum(pool.groups)[:-1])
-        thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
-        if success_returns is not None:
-            thresholds = np.split(success_returns, np.cumsum(pool.groups)[:-1])
-        self._counters = [EpisodeCounter(*each) for each in zip(shortened, thresholds, strict=True)]
+        shortened = _split_groups(pool.shortened, pool.groups)
+        if success_returns is None:
+            thresholds: list[Any] = [pool.spec.success_return] * len(shortened)
+        else:
+            thresholds = _split_groups(success_returns, pool.groups)
+        self._counters = [envs.EpisodeCounter(*each) for each in zip(shortened, thresholds, strict=True)]
 
     def collect(self, networks: AgentNetwork, keys: Key[Array, " N"], length: int) -> HostRollout:
-        """Act for `length` transitions with one network and one fresh key for each seed.
-
-        Raises:
-            WorkerFailed: a worker was restarted too often.
-        """
+        """Act for `length` transitions with one network and one fresh key for each seed; may raise `WorkerFailed`."""
         pool, groups = self._pool, range(len(self._pool.groups))
-        if self._memory is None:
+        if not self._memory:
             self._begin(networks)
-        assert self._memory is not None
-        steps = [allocate_steps(pool.spec, length + 1, size) for size in pool.groups]
-        seen = [self._with_seeds(each, 1) for each in steps]
-        starts, decisions = list(self._memory), [[] for _ in groups]
+        steps = [envs.allocate_steps(pool.spec, length + 1, size) for size in pool.groups]
+        seen = [split_seeds(each, self._seeds, 1) for each in steps]
+        starts, decisions = [memory.core for memory in self._memory], [[] for _ in groups]
         leaves, structure = jax.tree.flatten(networks)
-        act_once = _act_once(self._policy, structure)
-        for t in range(length):
+        act_all_seeds = compile_act(self._policy, structure)
+        for t in range(length + 1):
             for g in groups:
                 self._receive(g, steps[g], t)
-                draw = np.array([t, g], np.uint32)
-                seen_now = self._shown(seen[g], t)
-                self._memory[g], decision = act_once(leaves, self._memory[g], *seen_now, keys, draw)
-                action = np.asarray(decision.action)
-                pool.send(g, action.reshape(-1, *action.shape[2:]))
+                shown, draw = show_step(pool.spec, seen[g].at(t)), np.array([t, g], np.uint32)
+                memory, decision = act_all_seeds(leaves, self._memory[g], *shown, keys, draw)
                 decisions[g].append(decision)
-        final = []
-        for g in groups:
-            self._receive(g, steps[g], length)
-            self._now[g] = steps[g].at(length)
-            seen_now = self._shown(seen[g], length)
-            self._memory[g], *last = evaluate_last_step(networks, self._memory[g], *seen_now)
-            final.append(last)
-        rollouts = (GroupRollout(seen[g], starts[g].core, decisions[g], *final[g]) for g in groups)
-        counted = [self._with_seeds(counter.take(), 0) for counter in self._counters]
-        counted_begun = np.split(pool.begun, np.cumsum(pool.groups)[:-1])
-        begun = [self._with_seeds(part, 0) for part in counted_begun]
-        sums, begun = (
-            jax.tree.map(lambda *parts: np.concatenate(parts, 1), *each) for each in (counted, begun)
-        )
-        return HostRollout(tuple(jax.device_get(list(rollouts))), sums, begun)
+                if t < length:
+                    self._memory[g] = memory
+                    action = np.asarray(decision.action)
+                    pool.send(g, action.reshape(-1, *action.shape[2:]))
+                else:
+                    self._now[g] = steps[g].at(t)
+        rollouts = tuple(GroupRollout(*parts) for parts in zip(seen, starts, decisions, strict=True))
+        counts = [
+            split_seeds(HostCounts(begun, counter.take()), self._seeds, 0)
+            for counter, begun in zip(self._counters, _split_groups(pool.begun, pool.groups), strict=True)
+        ]
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *counts)
+        return HostRollout(jax.device_get(rollouts), joined)
 
     def _begin(self, networks: AgentNetwork) -> None:
         """Take the first step of every stream."""
         pool = self._pool
         for g in range(len(pool.groups)):
             pool.send(g)
-        sizes = [size // self._seeds for size in pool.groups]
-        self._memory = [_init_memories(networks, self._policy, size) for size in sizes]
         for g, size in enumerate(pool.groups):
-            self._now.append(allocate_steps(pool.spec, size))
-            cut = pool.receive(g, self._now[g])
-            self._counters[g].add(self._now[g], cut)
+            self._memory.append(init_memories(networks, self._policy, size // self._seeds))
+            self._now.append(envs.allocate_steps(pool.spec, size))
+            self._counters[g].add(self._now[g], pool.receive(g, self._now[g]))
 
     def _receive(self, g: int, steps: HostSteps, t: int) -> None:
         """Receive step t; step 0 is the last of the rollout before.
@@ -362,103 +320,79 @@ class HostActor:
         self._counters[g].add(here, cut)
         before.truncated[cut] = here.first[cut] = True
 
-    def _shown(self, seen: HostSteps, t: int) -> tuple[Any, Any]:
-        """Observation and `first` of step t: arrays (N, b, …)."""
-        step = seen.at(t)
-        return jax.tree.unflatten(self._structure, step.observation), step.first
 
-    def _with_seeds(self, tree: Any, axis: int) -> Any:
-        """Split the streams of a group, at `axis`, into seeds and streams."""
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(*leaf.shape[:axis], self._seeds, -1, *leaf.shape[axis + 1 :]), tree
-        )
+def split_seeds(tree: Any, seeds: int, axis: int) -> Any:
+    """Split the streams of a group, at `axis` of each array, into seeds and streams."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(*leaf.shape[:axis], seeds, -1, *leaf.shape[axis + 1 :]), tree
+    )
+
+
+def show_step(spec: EnvironmentSpec, step: HostSteps) -> tuple[Any, Any]:
+    """Observation, in the structure of the spec, and `first` of a step: arrays (N, b, …)."""
+    return jax.tree.unflatten(jax.tree.structure(spec.observation), step.observation), step.first
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _init_memories(networks: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
-    """Memories of one group, for all seeds."""
+def init_memories(networks: AgentNetwork, policy: Policy, streams: int) -> AgentMemory:
+    """Memories of the streams of each seed before the first step."""
     return jax.vmap(lambda network: init_memory(network, policy, streams))(networks)
 
 
 @cache
-def _act_once(policy: Policy, structure: Any) -> Callable[..., tuple[AgentMemory, Decision]]:
-    """`act_all_seeds` for networks given as leaves: flattening one at each step costs more than the call."""
-    return jax.jit(lambda leaves, *rest: act_all_seeds(policy, jax.tree.unflatten(structure, leaves), *rest))
+def compile_act(policy: Policy, structure: Any) -> Callable[..., tuple[AgentMemory, Decision]]:
+    """One step of the streams of all seeds, compiled: arrays (N, b, …).
 
+    Args:
+        policy: of the agents.
+        structure: of their networks, which are given as leaves: flattening them at each step costs more than the call.
 
-def act_all_seeds(
-    policy: Policy,
-    networks: AgentNetwork,
-    memory: AgentMemory,
-    observation: Any,
-    first: Any,
-    keys: Key[Array, " N"],
-    draw: Integer[Any, "2"],
-) -> tuple[AgentMemory, Decision]:
-    """One step of a group for all seeds; `draw` holds the numbers of the step and of the group."""
-
-    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any, key: Any):
-        key = jax.random.fold_in(jax.random.fold_in(key, draw[0]), draw[1])
-        decision = act(network, policy, observation, first, memory, key)
-        # Non-finite values would persist in the memory, and an environment refuses them as actions. The observation
-        # that they came from is kept, and its update is skipped.
-        action = zero_nonfinite(decision.action)
-        after = zero_nonfinite(AgentMemory(policy.encoded(action), decision.memory.core))
-        return after, decision._replace(action=action, memory=None)  # type: ignore[arg-type]
-
-    return jax.vmap(of_seed)(networks, memory, observation, first, keys)
-
-
-@jax.jit
-def evaluate_last_step(
-    networks: AgentNetwork, memory: AgentMemory, observation: Any, first: Any
-) -> tuple[AgentMemory, Any, Any]:
-    """The value of the last step, for bootstrapping, and the encoded action before it.
-
-    Returns the memory from before that step as well: the next rollout starts with it.
+    Returns:
+        (leaves, memory, observation, first, keys, draw) -> memory and decision. The numbers in `draw` are folded into
+        the key of each seed, in order; None takes the likeliest actions.
     """
 
-    def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any):
-        previous, step = evaluate_step(network, observation, first, memory)
-        return zero_nonfinite(memory), step.value[:, 0], previous
+    def act_all_seeds(leaves: Any, memory: Any, observation: Any, first: Any, keys: Any, draw: Any):
+        def of_seed(network: AgentNetwork, memory: AgentMemory, observation: Any, first: Any, key: Any):
+            key = (
+                None if draw is None else reduce(jax.random.fold_in, [draw[i] for i in range(len(draw))], key)
+            )
+            decision = act(network, policy, observation, first, memory, key)
+            # Non-finite values would persist in the memory, and an environment refuses them as actions. The
+            # observation that they came from is kept, and its update is skipped.
+            action = zero_nonfinite(decision.action)
+            after = zero_nonfinite(AgentMemory(policy.encoded(action), decision.memory.core))
+            return after, decision._replace(action=action, memory=None)  # type: ignore[arg-type]
 
-    return jax.vmap(of_seed)(networks, memory, observation, first)
+        return jax.vmap(of_seed)(jax.tree.unflatten(structure, leaves), memory, observation, first, keys)
+
+    return jax.jit(act_all_seeds)
 
 
 def join_groups(spec: EnvironmentSpec, groups: tuple[GroupRollout, ...]) -> Rollout:
     """Concatenate the groups, in order, into one rollout of all seeds: arrays (N, B, …)."""
-    steps = _join([group.steps for group in groups])
-    stacked = [jax.tree.map(lambda *steps: jnp.stack(steps), *group.decisions) for group in groups]
-    decision: Decision = _join(stacked)
-    value, previous = (
-        jnp.concatenate([most, _concatenate(last)[:, :, None]], axis=2)
-        for most, last in (
-            (decision.value, [group.value for group in groups]),
-            (decision.previous_action, [group.previous_action for group in groups]),
-        )
-    )
-    structure = jax.tree.structure(spec.observation)
-    observation = jax.tree.unflatten(structure, steps.observation)
+
+    def join(parts: list[Any]) -> Any:
+        """Streams of the groups side by side: (N, b, …) each to (N, B, …)."""
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *parts)
+
+    def join_steps(parts: list[Any]) -> Any:
+        """The same for steps: (S, N, b, …) each to (N, B, S, …)."""
+        return join(jax.tree.map(lambda leaf: jnp.moveaxis(jnp.asarray(leaf), 0, 2), parts))
+
+    steps: HostSteps = join_steps([group.steps for group in groups])
+    stacked = [jax.tree.map(lambda *each: jnp.stack(each), *group.decisions) for group in groups]
+    decision: Decision = join_steps(stacked)
+    observation, first = show_step(spec, steps)
     return Rollout(
-        trajectories=Trajectories(observation, previous, steps.first, jnp.ones_like(steps.first)),
-        memory=_concatenate([group.memory for group in groups]),
-        action=decision.action,
-        policy=decision.parameters,
-        value=value,
+        trajectories=Trajectories(observation, decision.previous_action, first, jnp.ones_like(first)),
+        memory=join([group.memory for group in groups]),
+        action=decision.action[:, :, :-1],
+        policy=decision.parameters[:, :, :-1],
+        value=decision.value,
         reward=steps.reward[:, :, 1:],
         discount=steps.discount[:, :, 1:],
         last=steps.last[:, :, 1:],
-        valid=~steps.first[:, :, 1:],
+        valid=~first[:, :, 1:],
         state_id=None,
     )
-
-
-def _join(groups: list[Any]) -> Any:
-    """Concatenate the streams of groups: (S, N, b, …) each to (N, B, S, …)."""
-    first = jax.tree.map(lambda leaf: jnp.moveaxis(jnp.asarray(leaf), 0, 2), groups)
-    return _concatenate(first)
-
-
-def _concatenate(groups: list[Any]) -> Any:
-    """Concatenate the streams of groups: (N, b, …) each to (N, B, …)."""
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *groups)

@@ -10,7 +10,8 @@ Shapes: B streams, n numbered states. With several seeds every array of a state 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -138,11 +139,10 @@ class Training:
         view = state.learner.trained.network(rollout.trajectories, rollout.memory).view
         represented, bonus = representation.observe(state.representation, view, observing)
         learner, streams = combine_rewards(config, state.learner, rollout, bonus, representation.use)
-        advantages_batch = compute_advantages(config, rollout, streams)
+        batch = compute_advantages(config, rollout, streams)
         learner, represented, numbers = update_agent(
-            config, policy, representation, learner, represented, advantages_batch, learning
+            config, policy, representation, learner, represented, batch, learning
         )
-
         numbers |= {"bonus": jnp.mean(bonus)}
         tally = _add_to_sums(state.tally, rollout, bonus, numbers)
         after = state._replace(learner=learner, representation=represented, tally=tally)
@@ -159,7 +159,9 @@ class Training:
 
     def clear(self, state: TrainState) -> TrainState:
         """The state with all metric sums at 0."""
-        actor = state.actor._replace(environment=self.streams.cleared(state.actor.environment))
+        environment = state.actor.environment
+        cleared = environment._replace(sums=jax.tree.map(jnp.zeros_like, environment.sums))
+        actor = state.actor._replace(environment=cleared)
         return state._replace(actor=actor, tally=jax.tree.map(jnp.zeros_like, state.tally))
 
     @partial(jax.jit, static_argnums=0)
@@ -172,7 +174,6 @@ class JaxTraining(Training):
     """A training whose whole iteration is one compiled program, environment included."""
 
     def init_actor(self, network: AgentNetwork, key: PRNGKeyArray) -> Actor:
-        """All streams before the first step of the run."""
         return init_actor(network, self.policy, self.streams, key)
 
     def iterate(self, state: TrainState) -> TrainState:
@@ -204,7 +205,6 @@ class JaxTraining(Training):
         return jax.lax.fori_loop(0, iterations, lambda _, state: step(state), state)
 
     def open_loop(self, config: TrainConfig, notify: Callable[..., None]) -> Loop:
-        """A loop without workers."""
         return Loop(self)
 
 
@@ -254,41 +254,26 @@ def _keep_finite(before: TrainState, after: TrainState, rollout: Rollout, learnt
     broken = jnp.any(causes)
     numbers = {name: before.tally.numbers.get(name, jnp.zeros(())) for name in after.tally.numbers}
     skipped = before.tally._replace(skipped=before.tally.skipped + 1, numbers=numbers)
-    old = before.learner, before.representation._replace(memory=after.representation.memory), skipped
+    memory = after.representation.memory
+    old = before.learner, before.representation._replace(memory=memory), skipped
     new = after.learner, after.representation, after.tally
     learner, representation, tally = jax.tree.map(partial(jnp.where, broken), old, new)
+    representation = representation._replace(memory=zero_nonfinite(representation.memory))
     in_a_row = jnp.where(broken, before.skips.in_a_row + 1, 0)
-    return after._replace(
-        learner=learner,
-        representation=representation._replace(memory=zero_nonfinite(representation.memory)),
-        tally=tally,
-        skips=Skips(
-            in_a_row,
-            jnp.maximum(before.skips.most, in_a_row),
-            jnp.where(broken, causes, before.skips.causes),
-        ),
-    )
+    most = jnp.maximum(before.skips.most, in_a_row)
+    skips = Skips(in_a_row, most, jnp.where(broken, causes, before.skips.causes))
+    return after._replace(learner=learner, representation=representation, tally=tally, skips=skips)
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:
     """Whether all floating-point leaves are finite."""
-    parts = [leaf for leaf in jax.tree.leaves(tree) if _is_real(leaf)]
+    parts = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts])) if parts else jnp.asarray(True)
 
 
 def zero_nonfinite(memory: Any) -> Any:
     """Replace non-finite values by 0. In a memory they would persist, at resets too, since 0 · NaN is NaN."""
-    return jax.tree.map(
-        lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if _is_real(leaf) else leaf,
-        memory,
-    )
-
-
-def _is_real(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-STREAMS = PartitionSpec(None, "data")  # (seeds, streams, …)
+    return jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, posinf=0.0, neginf=0.0), memory)
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
@@ -305,48 +290,46 @@ def check_streams(streams: int, mesh: Mesh | AbstractMesh) -> None:
 
 
 def placed(training: Training, state: TrainState, mesh: Mesh) -> TrainState:
-    """The state of all seeds with its streams split over the mesh.
+    """The state of all seeds with its streams split over the mesh: arrays (seeds, streams, …).
 
     Arrays that cannot be split evenly are replicated: states of one task of several have rows for its streams only.
     """
     check_streams(training.streams.n, mesh)
-    split, whole = NamedSharding(mesh, STREAMS), NamedSharding(mesh, PartitionSpec())
+    split, whole = NamedSharding(mesh, PartitionSpec(None, "data")), NamedSharding(mesh, PartitionSpec())
 
-    def over(sharding: NamedSharding, tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: sharding if _fits(leaf, sharding) else whole, tree)
+    def split_streams(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: split if leaf.ndim > 1 and leaf.shape[1] % mesh.size == 0 else whole, tree
+        )
 
-    places = over(whole, state)._replace(actor=over(split, state.actor))
-    memory = over(split, state.representation.memory)
-    places = places._replace(representation=places.representation._replace(memory=memory))
+    places = jax.tree.map(lambda leaf: whole, state)
+    memory = split_streams(state.representation.memory)
+    representation = places.representation._replace(memory=memory)
+    places = places._replace(actor=split_streams(state.actor), representation=representation)
     return jax.device_put(state, places)
 
 
-def _fits(leaf: Any, sharding: NamedSharding) -> bool:
-    """Whether the array can be split evenly."""
-    return sharding.is_fully_replicated or leaf.shape[1] % sharding.mesh.size == 0
+@contextmanager
+def rename_errors(argument: str) -> Iterator[None]:
+    """Names the run's own argument in errors about the registry's `name`, or about `env`."""
+    try:
+        yield
+    except ValueError as error:
+        before, _, text = str(error).partition(":")
+        if before not in ("name", "env"):
+            raise
+        raise ValueError(f"{argument}:{text}") from error
 
 
 def make_environment(name: str, agent: AgentConfig) -> Environment | MultiTask | HostTask:
-    """Make the environment of that name, as the agent observes it.
+    """Make the environment of that name, as the agent observes it; a set or list of tasks is one environment.
 
-    The same name gives the same object again, so that programs compiled for it are reused; except for the user's own
-    code, which may have changed since.
-
-    Args:
-        name: a task, a set of tasks, or a list with commas. Several tasks are one environment.
-        agent: its `previous_reward` says whether the previous reward is observed.
-
-    Returns:
-        A JAX environment, or for others the recipe by which workers make one.
+    Of host environments this is the recipe by which workers make them. The same name gives the same object again, so
+    that programs compiled for it are reused; except for the user's own code, which may have changed since.
     """
-    try:
-        make = _make_environment if imports_user_code(name) else _shared_environment
-        return make(name, agent.previous_reward)
-    except ValueError as error:  # the registry's `name` is the run's `env`
-        argument, _, text = str(error).partition(":")
-        if argument != "name":
-            raise
-        raise ValueError(f"env:{text}") from error
+    build = _make_environment if imports_user_code(name) else _shared_environment
+    with rename_errors("env"):
+        return build(name, agent.previous_reward)
 
 
 def _make_environment(name: str, previous_reward: bool) -> Environment | MultiTask | HostTask:
@@ -366,9 +349,8 @@ _shared_environment = lru_cache(MAX_SHARED)(_make_environment)
 
 def tasks_in(environment: Environment | MultiTask | HostTask) -> tuple[Environment | HostTask, ...]:
     """The tasks of the environment: itself, unless it is several."""
-    if isinstance(environment, MultiTask):
-        return environment.tasks
-    return environment.tasks or (environment,) if isinstance(environment, HostTask) else (environment,)
+    several = environment.tasks if isinstance(environment, MultiTask | HostTask) else ()
+    return several or (environment,)  # type: ignore[return-value]
 
 
 def make_training(config: TrainConfig) -> Training:
@@ -378,25 +360,23 @@ def make_training(config: TrainConfig) -> Training:
     user's own code, which may have changed since. A training holds no state and no workers.
     """
     config = config.resolved()
-    environment = make_environment(config.env, config.agent)
     user_code = ":" in config.method or imports_user_code(config.env)
-    if user_code:
-        return _make_training(environment, config.streams, config.agent, config.representation)
-    return _shared_training(config.env, config.streams, config.agent, config.representation)
-
-
-@lru_cache(MAX_SHARED)
-def _shared_training(env: str, streams: int, agent: AgentConfig, representation: Any) -> Training:
-    return _make_training(make_environment(env, agent), streams, agent, representation)
+    build = _make_training if user_code else _shared_training
+    return build(config.env, config.streams, config.agent, config.representation)
 
 
 def _make_training(
-    environment: Any, streams: int, agent: AgentConfig, representation: RepresentationConfig
+    env: str, streams: int, agent: AgentConfig, representation: RepresentationConfig
 ) -> Training:
+    environment = make_environment(env, agent)
     built = representation.build()
     if isinstance(environment, HostTask):
         from derex.training.host import HostStreams, HostTraining  # late: it extends `Training`
 
         return HostTraining(HostStreams(environment, streams), built, agent)
-    make = make_task_streams if isinstance(environment, MultiTask) else make_streams
-    return JaxTraining(make(environment, streams), built, agent)
+    several = isinstance(environment, MultiTask)
+    made = make_task_streams(environment, streams) if several else make_streams(environment, streams)
+    return JaxTraining(made, built, agent)
+
+
+_shared_training = lru_cache(MAX_SHARED)(_make_training)

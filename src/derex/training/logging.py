@@ -1,9 +1,4 @@
-"""Loggers of metrics besides metrics.jsonl, TensorBoard and Weights & Biases (both extras), and progress on a bar.
-
-loggers = make_loggers(("tensorboard",), folder, options, step)
-loggers.log(lines)      # of a log interval, one line per seed
-loggers.close()
-"""
+"""Loggers of metrics besides metrics.jsonl, TensorBoard and Weights & Biases (both extras), and progress on a bar."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from derex._text import hint, install_command
 from derex.progress import ProgressBar
@@ -24,30 +19,19 @@ Lines = list[dict[str, Any]]
 MAX_LIST_ITEMS = 16  # of a list, such as the spectrum, that are logged
 
 
-@runtime_checkable
-class Logger(Protocol):
-    """Receives every line of metrics."""
-
-    def log(self, lines: Lines) -> None:
-        """Logs the lines of an interval, one per seed."""
-        ...
-
-    def close(self) -> None:
-        """Closes the logger."""
-        ...
-
-
 class Loggers:
-    """Any number of loggers as one."""
+    """Any number of loggers as one: of each `log(lines)` and `close()` are called."""
 
-    def __init__(self, members: Sequence[Logger] = ()):
+    def __init__(self, members: Sequence[Any] = ()):
         self._members = tuple(members)
 
     def log(self, lines: Lines) -> None:
+        """Logs the lines of an interval, one per seed."""
         for member in self._members:
             member.log(lines)
 
     def close(self) -> None:
+        """Closes all loggers."""
         for member in self._members:
             member.close()
 
@@ -57,16 +41,16 @@ class TensorBoard:
 
     def __init__(self, folder: Path, options: dict[str, Any], step: int):
         # Events that an earlier process wrote after the step from which the run resumes are purged.
-        self._open: Callable[[int], Any] = lambda seed: _import("tensorboard").SummaryWriter(
-            logdir=str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step + 1 if step else 0
-        )
+        self._folder, self._purge_step = folder / "tensorboard", step + 1 if step else 0
         self._writers: dict[int, Any] = {}
 
     def log(self, lines: Lines) -> None:
+        make = _import("tensorboard").SummaryWriter
         for line in lines:
             seed = line["seed"]
             if seed not in self._writers:
-                self._writers[seed] = self._open(seed)
+                folder = str(self._folder / f"seed-{seed}")
+                self._writers[seed] = make(logdir=folder, purge_step=self._purge_step)
             for name, value in flatten_line(line):
                 self._writers[seed].add_scalar(name, value, line["step"])
         for writer in self._writers.values():
@@ -102,15 +86,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class _Kind(NamedTuple):
-    build: Callable[[Path, dict[str, Any], int], Logger]
-    library: str
-
-
-LOGGERS: dict[str, _Kind] = {
-    "tensorboard": _Kind(TensorBoard, "tensorboardX"),
-    "wandb": _Kind(WeightsAndBiases, "wandb"),
+LOGGERS: dict[str, tuple[Callable[[Path, dict[str, Any], int], Any], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WeightsAndBiases, "wandb"),
 }
+"""what makes a logger from folder, options and step; and its library"""
 
 
 def check_loggers(names: Sequence[str]) -> None:
@@ -124,38 +104,25 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 def make_loggers(names: Sequence[str], folder: str | Path, config: dict[str, Any], step: int = 0) -> Loggers:
-    """Makes the loggers of a run.
-
-    Args:
-        names: keys of `LOGGERS`; may be empty.
-        folder: of the run.
-        config: its resolved options, as in config.json.
-        step: from which the run resumes; 0: it starts.
-    """
+    """Makes the loggers of a run from its options, as in config.json; `step`: from which it resumes, 0 if it starts."""
     check_loggers(names)
-    return Loggers([LOGGERS[name].build(Path(folder), config, step) for name in dict.fromkeys(names)])
+    return Loggers([LOGGERS[name][0](Path(folder), config, step) for name in dict.fromkeys(names)])
 
 
-def flatten_line(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def flatten_line(line: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yields the finite numbers of a line by name: of lists the first items, of dicts as tasks/catch/return."""
     for name, value in line.items():
-        if name not in ("step", "seed"):
-            yield from _flattened(name, value)
-
-
-def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    parts: dict[str, Any] = value if isinstance(value, dict) else {}
-    if isinstance(value, list):
-        parts = {f"{place:02d}": part for place, part in enumerate(value[:MAX_LIST_ITEMS])}
-    for inner, part in parts.items():
-        yield from _flattened(f"{name}/{inner}", part)
-    if isinstance(value, int | float) and math.isfinite(value):
-        yield name, float(value)
+        if isinstance(value, list):
+            value = {f"{place:02d}": part for place, part in enumerate(value[:MAX_LIST_ITEMS])}
+        if isinstance(value, dict):
+            yield from flatten_line(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and math.isfinite(value) and name not in ("step", "seed"):
+            yield prefix + name, float(value)
 
 
 def _import(name: str) -> Any:
     """Imports the library of a logger."""
-    library = LOGGERS[name].library
+    _, library = LOGGERS[name]
     try:
         return import_module(library)
     except ImportError as error:
@@ -195,13 +162,7 @@ class TrainingProgress(Protocol):
 
 
 class TrainingBar:
-    """Shows a training run on a progress bar: steps, their rate, the time left and the last line of metrics.
-
-    Args:
-        bar: an entered bar; the run is its current task.
-        steps: environment steps of each seed.
-        seeds: number of seeds.
-    """
+    """Shows a run of `seeds` × `steps` on an entered bar: steps, their rate, time left, the last line of metrics."""
 
     def __init__(self, bar: ProgressBar, steps: int, seeds: int = 1):
         self._bar, self._steps, self._seeds = bar, steps, seeds

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -42,16 +41,13 @@ def average_tasks(tasks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
             get their human-normalised score, and the line the mean of all, capped and uncapped.
     """
     rows = {name: add_human_score(name, row) for name, row in tasks.items()}
-    line: dict[str, Any] = {
-        name: average_over(rows, name) for name in ("return", "success", "episode_length")
-    }
+    names = ("return", "success", "episode_length")
+    line: dict[str, Any] = {name: average_over(rows, name) for name in names}
     line["episodes"] = sum(row["episodes"] for row in rows.values())
     line["tasks_counted"] = sum(row["episodes"] > 0 for row in rows.values())
     if any("human_normalised" in row for row in rows.values()):
-        line |= {
-            "human_normalised": average_over(rows, "human_normalised"),
-            "human_normalised_capped": average_over(rows, "human_normalised", HUMAN_SCORE_CAP),
-        }
+        line["human_normalised"] = average_over(rows, "human_normalised")
+        line["human_normalised_capped"] = average_over(rows, "human_normalised", HUMAN_SCORE_CAP)
     return line | {TASKS: rows}
 
 
@@ -97,26 +93,18 @@ class IntervalSums(NamedTuple):
 
 def read_sums(training: Training, state: TrainState) -> IntervalSums:
     """Copies the sums of the interval from the device."""
-    report = training.report(state)
-    episodes = training.streams.summary(state.actor.environment)
-    sums = jax.device_get(IntervalSums(*state.tally, episodes, report))
+    episodes = state.actor.environment.sums
+    sums = jax.device_get(IntervalSums(*state.tally, episodes, training.report(state)))
     return sums._replace(assigned=training.streams.assigned)
 
 
 def check_skipped_updates(
     skips: Skips, step: int, seeds: tuple[int, ...], most: int, before: Any = 0
 ) -> None:
-    """Raises `DivergedError` if a seed has skipped `most` updates in a row.
+    """Raises `DivergedError` if a seed has skipped `most` updates in a row by environment step `step`.
 
     A row may start and end between two checks, so the longest row counts if it has grown since the run started or
-    resumed: rows from before do not stop a run whose `most` is lower now.
-
-    Args:
-        skips: (N,) each.
-        step: environment steps so far, for the message.
-        seeds: N of them.
-        most: updates in a row.
-        before: the longest rows when the run started or resumed: (N,) or 0.
+    resumed, when it was `before`, (N,) or 0: rows from before do not stop a run whose `most` is lower now.
     """
     rows = np.where(np.asarray(skips.most) > before, skips.most, skips.in_a_row)
     n = int(np.argmax(rows))
@@ -133,14 +121,7 @@ def check_skipped_updates(
 def make_lines(
     sums: IntervalSums, spec: EnvironmentSpec, step: int, seeds: tuple[int, ...], times: dict[str, float]
 ) -> list[dict[str, Any]]:
-    """Makes the line of metrics of each seed, floats rounded to the seven digits of single precision.
-
-    Args:
-        sums: of the interval.
-        spec: of the environment.
-        step: environment steps of each seed at the end of the interval.
-        seeds: N of them.
-        times: numbers that are the same in all lines.
+    """Makes the line of metrics of each of N seeds; `times` are in all of them. Floats are rounded to single precision.
 
     Raises:
         DivergedError: a number is not finite.
@@ -148,7 +129,12 @@ def make_lines(
     lines = []
     for n, seed in enumerate(seeds):
         line = {"step": step, "seed": seed} | _episodes(sums, spec, n) | times | _means(sums, n)
-        _check_finite(line)
+        values = {name: value for name, value in line.items() if value is not None and name != TASKS}
+        if wrong := [name for name, value in values.items() if not np.all(np.isfinite(value))]:
+            raise DivergedError(
+                f"training diverged by step {step}, seed {seed}: {', '.join(wrong)} not finite. Earlier lines are "
+                "kept. Try a smaller learning rate or more streams."
+            )
         if spec.n_states:
             visits, bonuses = (total[n].astype(np.float64) for total in (sums.visits, sums.bonuses))
             line["states_seen"] = int(np.count_nonzero(visits))
@@ -170,12 +156,11 @@ def _episodes(sums: IntervalSums, spec: EnvironmentSpec, n: int) -> dict[str, An
     tasks = sums.assigned
     if tasks is None:
         return add_human_score(spec.name, _average_episodes(parts, spec))
-    return average_tasks(
-        {
-            task.name: _average_episodes({name: part[tasks.task == k] for name, part in parts.items()}, task)
-            for k, task in enumerate(tasks.specs)
-        }
-    )
+    rows = {}
+    for k, task in enumerate(tasks.specs):
+        own = {name: part[tasks.task == k] for name, part in parts.items()}
+        rows[task.name] = _average_episodes(own, task)
+    return average_tasks(rows)
 
 
 def _average_episodes(parts: dict[str, Shaped[np.ndarray, " B"]], spec: EnvironmentSpec) -> dict[str, Any]:
@@ -197,78 +182,53 @@ def _average_episodes(parts: dict[str, Shaped[np.ndarray, " B"]], spec: Environm
 def _means(sums: IntervalSums, n: int) -> dict[str, Any]:
     """Means over the iterations of seed n that were not skipped, and the report of the representation."""
     iterations = int(sums.iterations[n])
-    totals = {name: float(values[n]) for name, values in sorted(sums.numbers.items())}
-    means = {name: total / iterations if iterations else None for name, total in totals.items()}
-    means |= {"skipped_updates": int(sums.skipped[n])}
-    return means | {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
+    totals = sorted((name, float(values[n])) for name, values in sums.numbers.items())
+    means: dict[str, Any] = {name: total / iterations if iterations else None for name, total in totals}
+    report = {name: np.asarray(values[n]).tolist() for name, values in sums.report.items()}
+    return means | {"skipped_updates": int(sums.skipped[n])} | report
 
 
-def _check_finite(line: dict[str, Any]) -> None:
-    values = {name: value for name, value in line.items() if value is not None and name != TASKS}
-    wrong = [name for name, value in values.items() if not np.all(np.isfinite(value))]
-    if wrong:
-        raise DivergedError(
-            f"training diverged by step {line['step']}, seed {line['seed']}: {', '.join(wrong)} not finite. Earlier "
-            "lines are kept. Try a smaller learning rate or more streams."
-        )
+class VisitRecorder(VisitLog):
+    """Records visits, which checkpoints store, and writes visitation.npz; does nothing if states are not numbered.
 
-
-class VisitRecorder:
-    """Records visits and writes visitation.npz; does nothing if states are not numbered.
-
-    Args:
-        config: of the run.
-        spec: of its environment.
-        saved: the `arrays` of a checkpoint.
+    `saved` are the `arrays` of a checkpoint.
     """
 
     def __init__(
         self, config: TrainConfig, spec: EnvironmentSpec, saved: dict[str, np.ndarray] | None = None
     ):
-        self._folder: Path = config.out
-        self._log: ResumableVisitLog | None = None
-        if spec.n_states:
-            self._log = ResumableVisitLog(config.env, config.all_seeds, spec.n_states, spec.positions)
-            self._log.load_arrays(saved or {})
+        super().__init__(config.env, config.all_seeds, max(spec.n_states, 1), spec.positions)
+        self._folder, self._numbered = config.out, spec.n_states > 0
+        if saved:
+            rows = zip(saved["steps"], saved["counts"], saved["bonuses"], strict=True)
+            self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]
+            self._width, self._in_last = (int(width) for width in saved["widths"])
         self._written = time.monotonic()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays that a checkpoint stores."""
-        return {} if self._log is None else self._log.to_arrays()
+        """Returns the arrays that a checkpoint stores; copies."""
+        if not self._numbered:
+            return {}
+        visits, widths = self.visits(), np.array([self._width, self._in_last])
+        return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
 
-    def add(self, step: int, sums: IntervalSums) -> None:
+    def record(self, step: int, sums: IntervalSums) -> None:
         """Adds an interval that ended at `step`."""
-        if self._log is not None:
-            self._log.add(step, sums.visits, sums.bonuses)
+        if self._numbered:
+            self.add(step, sums.visits, sums.bonuses)
             if time.monotonic() - self._written > VISITS_SECONDS:
                 self.write()
 
     def write(self) -> None:
         """Writes visitation.npz."""
-        if self._log is not None:
-            save_visits(self._log.visits(), self._folder / VISITS)
+        if self._numbered:
+            save_visits(self.visits(), self._folder / VISITS)
             self._written = time.monotonic()
 
     def draw(self) -> None:
         """Draws visitation.png, if states have positions."""
-        if self._log is not None and len(self._log.visits().positions):
+        visits = self.visits()
+        if self._numbered and len(visits.positions):
             from derex.report.figures import visitation_figure
 
-            visitation_figure(self._log.visits(), self._folder / VISITS_PICTURE)
-
-
-class ResumableVisitLog(VisitLog):
-    """A record of visits that a checkpoint can store."""
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Returns copies of all its numbers."""
-        visits = self.visits()
-        widths = np.array([self._width, self._in_last])
-        return {"steps": visits.steps, "counts": visits.counts, "bonuses": visits.bonuses, "widths": widths}
-
-    def load_arrays(self, arrays: dict[str, Any]) -> None:
-        """Restores what `to_arrays` returned; nothing from an empty dict."""
-        if arrays:
-            rows = zip(arrays["steps"], arrays["counts"], arrays["bonuses"], strict=True)
-            self._rows = [(int(step), counts, bonuses) for step, counts, bonuses in rows]
-            self._width, self._in_last = (int(width) for width in arrays["widths"])
+            visitation_figure(visits, self._folder / VISITS_PICTURE)

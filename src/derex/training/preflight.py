@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 from threadpoolctl import threadpool_limits
 
+from derex.training import folder as files
 from derex.training.checkpoints import (
     SPARE_BYTES,
     Checkpoint,
@@ -27,27 +28,7 @@ from derex.training.checkpoints import (
     list_steps,
 )
 from derex.training.config import TrainConfig
-from derex.training.folder import (
-    CHECKPOINTS,
-    METRICS,
-    FullDiskError,
-    add_event,
-    check_folder,
-    check_metrics,
-    claim_folder,
-    cut_metrics,
-    describe_fixed_changes,
-    describe_mismatch,
-    differences,
-    free_bytes,
-    holds_run,
-    load_config,
-    megabytes,
-    plain_options,
-    record_resume,
-    remove_leftovers,
-    write_config,
-)
+from derex.training.folder import CHECKPOINTS, METRICS, FullDiskError, megabytes, plain_options
 
 DETERMINISM_FLAG = "--xla_gpu_deterministic_ops=true"
 LESS_MEMORY = "Lower --agent.width, --streams, --agent.unroll or --seeds"
@@ -104,10 +85,7 @@ def require_determinism() -> None:
     """Makes runs on a GPU bit-equal; runs on a CPU always are.
 
     On a GPU sums can be taken in any order, and kernels are chosen by timing them. XLA has a flag against both, which
-    it reads when JAX first looks for devices.
-
-    Raises:
-        ValueError: JAX has looked for devices already.
+    it reads when JAX first looks for devices: later it is refused.
     """
     from jax._src import xla_bridge  # there is no public way to ask whether devices have been looked for
 
@@ -144,30 +122,23 @@ def check_memory(size: int) -> None:
     What an update needs besides is only known once it is compiled. This stops runs that could not even start, and
     would otherwise hang or be killed by the system.
     """
-    device, count = jax.devices()[0], jax.device_count()
-    machine = machine_memory()
+    device, machine = jax.devices()[0], None
+    with suppress(AttributeError, ValueError, OSError):  # a system that does not say
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.platform == "cpu":
-        _compare_memory(2 * size, machine, "this machine", ", with the copy that is saved")
-        return
-    _compare_memory(size, machine, "this machine, where it is copied to be saved,", "")
-    limit = (device.memory_stats() or {}).get("bytes_limit")
-    _compare_memory(size, limit and limit * count, f"{count} × {device.device_kind}", "")
-
-
-def machine_memory() -> int | None:
-    """Returns the bytes of memory of this machine; None if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _compare_memory(size: int, available: int | None, where: str, why: str) -> None:
-    if available is not None and size > available:
-        raise OutOfMemoryError(
-            f"out of memory: networks, optimisers and environments of all seeds need {size:,} bytes{why}; {where} has "
-            f"{available:,}. {LESS_MEMORY}."
-        )
+        needs = [(2 * size, ", with the copy that is saved", machine, "this machine")]
+    else:
+        limit, count = (device.memory_stats() or {}).get("bytes_limit"), jax.device_count()
+        needs = [
+            (size, "", machine, "this machine, where it is copied to be saved,"),
+            (size, "", limit and limit * count, f"{count} × {device.device_kind}"),
+        ]
+    for needed, why, available, where in needs:
+        if available is not None and needed > available:
+            raise OutOfMemoryError(
+                f"out of memory: networks, optimisers and environments of all seeds need {needed:,} bytes{why}; "
+                f"{where} has {available:,}. {LESS_MEMORY}."
+            )
 
 
 @contextmanager
@@ -190,11 +161,11 @@ def check_disk(folder: Path, size: int) -> None:
     The files of an earlier run in it are not counted as free: they must not be removed if the space is too small.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    free = free_bytes(existing)
-    if free < size + SPARE_BYTES:
+    free, needed = files.free_bytes(existing), size + SPARE_BYTES
+    if free < needed:
         raise FullDiskError(
-            f"--out: the disk of {folder} is full: a checkpoint needs up to {megabytes(size + SPARE_BYTES)}, "
-            f"{megabytes(free)} are free. Nothing was changed. Free some space, or choose another folder."
+            f"--out: the disk of {folder} is full: a checkpoint needs up to {megabytes(needed)}, {megabytes(free)} are "
+            "free. Nothing was changed. Free some space, or choose another folder."
         )
 
 
@@ -211,49 +182,45 @@ class RunPlan(NamedTuple):
     """which lines of metrics are missing, in words"""
 
     @property
+    def progress(self) -> dict[str, Any]:
+        """Iterations done and logged, and times, as the checkpoint has them; empty at the start."""
+        return {} if self.found is None else self.found.manifest["progress"]
+
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        return self.progress.get("iterations", 0)
+
+    @property
     def finished(self) -> bool:
         """Whether all iterations are done."""
         return self.done >= self.config.iterations
 
     @property
-    def done(self) -> int:
-        """Iterations so far."""
-        return 0 if self.found is None else self.found.manifest["progress"]["iterations"]
-
-    @property
     def last_line(self) -> int:
         """The step of the last lines of metrics before the checkpoint; 0 if there are none."""
-        return (
-            0
-            if self.found is None
-            else self.found.manifest["progress"]["logged"] * self.config.iteration_steps
-        )
+        return self.progress.get("logged", 0) * self.config.iteration_steps
 
 
-def check_same_run(config: TrainConfig) -> tuple[TrainConfig, TrainConfig | None]:
-    """Refuses a folder that contains a run with other options; only reads.
+def check_same_run(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
+    """Refuses foreign files in the folder, and a run with other options; only reads.
 
     Returns:
-        The resolved config, and that of the earlier run; None if there is none, or it will be overwritten.
-
-    Raises:
-        OtherRunError: it contains a run with other options.
-        FileExistsError: it contains foreign files.
+        The resolved config, and the options of the earlier run; None if there is none, or it will be overwritten.
     """
-    check_folder(config.out)
-    if config.overwrite or not holds_run(config.out):
+    files.check_folder(config.out)
+    if config.overwrite or not files.holds_run(config.out):
         return config.resolved(), None
-    earlier = load_config(config.out, config.method, config.env)
+    earlier = files.load_config(config.out, config.method, config.env)
     if config.log_every is None:
         config = replace(config, log_every=earlier.log_every)
-    config = config.resolved()
-    changed = differences(plain_options(earlier), plain_options(config))
-    if fixed := describe_fixed_changes(changed):
+    config, options = config.resolved(), plain_options(earlier)
+    if fixed := files.describe_fixed_changes(files.differences(options, plain_options(config))):
         raise OtherRunError(
             f"--out: {config.out} contains a run with other options: {fixed}. Use the same options, another folder, or "
             "--overwrite."
         )
-    return config, earlier
+    return config, options
 
 
 def plan_run(config: TrainConfig) -> RunPlan:
@@ -268,8 +235,7 @@ def plan_run(config: TrainConfig) -> RunPlan:
     config, earlier = check_same_run(config)
     if earlier is None:
         return RunPlan(config, None, {})
-    options = plain_options(earlier)
-    changed = differences(options, plain_options(config))
+    changed = files.differences(earlier, plain_options(config))
     if not list_steps(folder):
         metrics = folder / METRICS
         if metrics.exists() and metrics.stat().st_size:
@@ -278,7 +244,7 @@ def plan_run(config: TrainConfig) -> RunPlan:
             )
         return RunPlan(config, None, changed)  # it was stopped before its first step
     found = find_checkpoint(folder)
-    if different := describe_mismatch(found.manifest["config"], options):
+    if different := files.describe_mismatch(found.manifest["config"], earlier):
         raise OtherRunError(
             f"--out: config.json of {folder} does not match its checkpoint: {different}. Restore config.json, or start "
             "again with --overwrite."
@@ -286,19 +252,20 @@ def plan_run(config: TrainConfig) -> RunPlan:
     plan = RunPlan(config, found, changed)
     if plan.finished:
         return plan
-    return plan._replace(missing=check_metrics(folder, plan.last_line, config.all_seeds))
+    return plan._replace(missing=files.check_metrics(folder, plan.last_line, config.all_seeds))
 
 
 def prepare_folder(plan: RunPlan) -> None:
-    """Makes the folder new, or what it was at the checkpoint."""
+    """Makes the folder new, or what it was at the checkpoint. `plan_run` has refused what must not be overwritten."""
     folder = plan.config.out
     if plan.found is None:
-        claim_folder(folder, overwrite=True)  # `plan_run` has refused what must not be overwritten
-        write_config(folder, plan.config)
+        if files.holds_run(folder):
+            files.remove_run(folder)
+        files.write_config(folder, plan.config)
         return
-    step = int(plan.found.path.name)
+    step = plan.found.step
     for problem in plan.found.problems:
-        add_event(folder, "damaged checkpoint", problem=problem, used=step)
+        files.add_event(folder, "damaged checkpoint", problem=problem, used=step)
     for later in list_steps(folder):
         if later > step:  # damaged: it is set aside, and removed with the next save
             aside = folder / CHECKPOINTS / f"{later}.damaged"
@@ -307,9 +274,9 @@ def prepare_folder(plan: RunPlan) -> None:
     for remains in (folder / CHECKPOINTS).glob(".*"):
         if is_checkpoint_folder(remains):
             shutil.rmtree(remains, ignore_errors=True)
-    remove_leftovers(folder)
+    files.remove_leftovers(folder)
     if plan.missing:
-        add_event(folder, "missing metrics", problem=plan.missing)
-    cut_metrics(folder, plan.last_line)
-    record_resume(folder, plan.config, step, plan.changed)
-    add_event(folder, "resumed", step=step)
+        files.add_event(folder, "missing metrics", problem=plan.missing)
+    files.cut_metrics(folder, plan.last_line)
+    files.write_config(folder, plan.config, {"step": step, "changed": plan.changed})
+    files.add_event(folder, "resumed", step=step)

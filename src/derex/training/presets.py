@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from derex._text import hint
 from derex.agents.config import AgentConfig
@@ -34,14 +34,12 @@ WIDTH, FEATURES = 64, 64  # units of a layer, and k
 EXPLORER = AgentConfig(core="lstm", unroll=32, epsilon_kl=1e-3, multiplier=2.0, dual_rate=0.02)
 """the default agent; `width` is set by the study"""
 
+FEED_FORWARD = replace(EXPLORER, core="feed-forward")
+
 AGENTS: dict[str, AgentConfig] = {
-    "rooms-chain-N": replace(EXPLORER, core="feed-forward"),
-    "rooms-chain-N-hidden": EXPLORER,
+    **dict.fromkeys(("rooms-chain-N", "key-rooms-N", "four-rooms", "four-rooms-pixels"), FEED_FORWARD),
     # The cost of moving right, 0.01/N, is the only reward for long: at unit scale it would forbid to explore.
-    "deep-sea-N": replace(EXPLORER, core="feed-forward", reward_floor=1.0),
-    "key-rooms-N": replace(EXPLORER, core="feed-forward"),
-    "four-rooms": replace(EXPLORER, core="feed-forward"),
-    "four-rooms-pixels": replace(EXPLORER, core="feed-forward"),
+    "deep-sea-N": replace(FEED_FORWARD, reward_floor=1.0),
 }
 """by environment, N for its number; `EXPLORER` on others"""
 
@@ -107,13 +105,10 @@ def _family(env: str) -> str:
 
 def _sized(form: RepresentationConfig, width: int, k: int) -> RepresentationConfig:
     """The same form in the study's sizes."""
-    if isinstance(form, RndConfig):
-        return replace(form, width=width, k=k)
-    if isinstance(form, HistoriesConfig | StatesConfig):
-        return replace(form, width=width, decomposition=replace(form.decomposition, k=k))
-    if isinstance(form, BeliefConfig):
-        return replace(form, decomposition=replace(form.decomposition, k=k))
-    return form
+    sizes: dict[str, Any] = {name: size for name, size in (("width", width), ("k", k)) if hasattr(form, name)}
+    if isinstance(form, HistoriesConfig | StatesConfig | BeliefConfig):
+        sizes["decomposition"] = replace(form.decomposition, k=k)
+    return replace(form, **sizes)  # type: ignore[type-var]
 
 
 PAPER_AGENT = AgentConfig(core="lstm", encoder="appendix", width=512, previous_reward=True)

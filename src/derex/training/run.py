@@ -23,48 +23,15 @@ from derex.envs.host import WorkerFailed
 from derex.progress import ProgressBar
 from derex.report.runs import read_lines
 from derex.report.statistics import final_score
-from derex.training.checkpoints import (
-    VISITS_PART,
-    Saver,
-    Snapshot,
-    check_options,
-    copy_arrays,
-    find_checkpoint,
-    load_arrays,
-    load_state,
-)
+from derex.training import checkpoints, preflight
+from derex.training import folder as files
+from derex.training.checkpoints import Saver, Snapshot, find_checkpoint
 from derex.training.config import TrainConfig
-from derex.training.folder import (
-    METRICS,
-    add_event,
-    append_lines,
-    check_folder,
-    full_disk_error,
-    holds_run,
-    is_disk_full,
-    load_config,
-    lock_folder,
-    make_folder,
-    plain_options,
-    read_metrics,
-)
+from derex.training.folder import METRICS, load_config, plain_options
 from derex.training.learner import Training, TrainState, check_streams, data_mesh, make_training, placed
 from derex.training.logging import TrainingBar, TrainingProgress, check_loggers, make_loggers
 from derex.training.metrics import VisitRecorder, check_skipped_updates, make_lines, read_sums
-from derex.training.preflight import (
-    RunPlan,
-    Stopped,
-    StopRequest,
-    check_disk,
-    check_memory,
-    check_same_run,
-    count_bytes,
-    explain_out_of_memory,
-    limit_blas_threads,
-    plan_run,
-    prepare_folder,
-    require_determinism,
-)
+from derex.training.preflight import RunPlan, Stopped, StopRequest
 
 PIECE_SECONDS = 1.0  # of iterations between two looks at progress, signals and clocks
 
@@ -119,10 +86,10 @@ def restore_run(
     folder = Path(folder)
     config = load_config(folder, method, env)
     found = find_checkpoint(folder, checkpoint)
-    check_options(found, plain_options(config))
+    checkpoints.check_options(found, plain_options(config))
     training = make_training(config)
-    state = load_state(found, training, config)
-    return RestoredRun(config, training, state, int(found.path.name), found.problems)
+    state = checkpoints.load_state(found, training, config)
+    return RestoredRun(config, training, state, found.step, found.problems)
 
 
 def train(config: TrainConfig, progress: TrainingProgress | None = None) -> TrainResult:
@@ -143,31 +110,31 @@ def train(config: TrainConfig, progress: TrainingProgress | None = None) -> Trai
     """
     enable_compilation_cache()
     if config.deterministic:
-        require_determinism()
+        preflight.require_determinism()
     if progress is None:
         progress = TrainingBar(ProgressBar("", enabled=False), int(config.steps))
-    with explain_out_of_memory():
+    with preflight.explain_out_of_memory():
         return _train(config, progress)
 
 
 def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
     """Checks everything, the cheap things first, before anything is written; then runs."""
-    check_folder(config.out)
+    files.check_folder(config.out)
     check_loggers(config.loggers)
     check_streams(config.streams, data_mesh())
     try:
         json.dumps(plain_options(config), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"config: an option cannot be written as JSON: {error}.") from error
-    check_same_run(config)
+    preflight.check_same_run(config)
     training = make_training(config)
-    size = count_bytes(jax.eval_shape(lambda: training.init_seeds(config.all_seeds)))
-    check_memory(size)
-    if config.overwrite or not holds_run(config.out):
-        check_disk(config.out, size)
-    make_folder(config.out)
-    with lock_folder(config.out):
-        plan = plan_run(config)
+    size = preflight.count_bytes(jax.eval_shape(lambda: training.init_seeds(config.all_seeds)))
+    preflight.check_memory(size)
+    if config.overwrite or not files.holds_run(config.out):
+        preflight.check_disk(config.out, size)
+    files.make_folder(config.out)
+    with files.lock_folder(config.out):
+        plan = preflight.plan_run(config)
         notify = getattr(progress, "noted", _print_note)
         for problem in plan.found.problems if plan.found else ():
             notify(f"damaged checkpoint: {problem}. The one before it is used.")
@@ -177,9 +144,9 @@ def _train(config: TrainConfig, progress: TrainingProgress) -> TrainResult:
             return _load_result(plan)
         if plan.missing:
             notify(f"{plan.missing}; training resumes without them")
-        check_disk(config.out, size)
-        prepare_folder(plan)
-        with StopRequest() as stop, limit_blas_threads():
+        preflight.check_disk(config.out, size)
+        preflight.prepare_folder(plan)
+        with StopRequest() as stop, preflight.limit_blas_threads():
             return TrainingRun(plan, training, progress, notify, stop).run()
 
 
@@ -188,15 +155,7 @@ def _print_note(text: str) -> None:
 
 
 class TrainingRun:
-    """The state of all seeds, and everything that is written while they train.
-
-    Args:
-        plan: where to start, and for how long.
-        training: of the plan's config.
-        progress: receives the progress.
-        notify: receives messages.
-        stop: asked after every piece of iterations.
-    """
+    """The state of all seeds, and everything that is written while they train; `stop` is asked after every piece."""
 
     def __init__(
         self,
@@ -207,46 +166,33 @@ class TrainingRun:
         stop: StopRequest,
     ):
         self.config, self.progress, self.notify, self.stop = plan.config, progress, notify, stop
-        self.training = training
-        self.loop = training.open_loop(self.config, self._record_worker_event)
-        self.mesh = data_mesh()
-        last = int(plan.found.path.name) if plan.found else None
-        self.saver = Saver(self.config.out, self.config.keep, last)
+        self.found, self.training, self.mesh = plan.found, training, data_mesh()
+        self.done, self.logged = plan.done, plan.progress.get("logged", 0)
+        self.score = plan.found.manifest["score"] if plan.found else None
         self.compile_seconds = self.advancing_seconds = 0.0
+        self._seconds_before = plan.progress.get("seconds", 0.0)
+        self._interval_seconds = plan.progress.get("interval_seconds", 0.0)
         self._iteration_seconds = 0.0  # as last measured
-        try:
-            self._load(plan)
-        except BaseException:
-            self.loop.close()
-            if hasattr(self, "loggers"):
-                self.loggers.close()
-            with suppress(OSError):  # the first error is the one to report
-                self.saver.wait()
-            raise
+        self.lines: list[dict[str, Any]] = []
+        visits = checkpoints.load_arrays(plan.found)[checkpoints.VISITS_PART] if plan.found else None
+        self.visits = VisitRecorder(self.config, training.streams.spec, visits)
+        options = plain_options(self.config)
+        self.loggers = make_loggers(self.config.loggers, self.config.out, options, plan.last_line)
+        self.saver = Saver(self.config.out, self.config.keep, plan.found.step if plan.found else None)
+        self.loop = training.open_loop(self.config, self._record_worker_event)
 
-    def _load(self, plan: RunPlan) -> None:
-        """Initialises or loads the state, opens the loggers, and compiles."""
+    def _start(self) -> None:
+        """Initialises or loads the state, saves it, and compiles."""
         start = time.perf_counter()
         getattr(self.progress, "compiling", lambda: None)()
-        saved: dict[str, Any] = {}
-        visits = self.score = None
-        if plan.found is None:
+        if self.found is None:
             self._place(self.training.init_seeds(self.config.all_seeds))
         else:
-            saved, self.score = plan.found.manifest["progress"], plan.found.manifest["score"]
-            visits = load_arrays(plan.found)[VISITS_PART]
-            self.state = load_state(plan.found, self.training, self.config)
-            self.notify(f"resumes from step {plan.found.path.name}")
+            self.state = checkpoints.load_state(self.found, self.training, self.config)
+            self.notify(f"resumes from step {self.found.step}")
         self._skipped_before = np.array(self.state.skips.most)
-        self.visits = VisitRecorder(self.config, self.training.streams.spec, visits)
-        self.done, self.logged = saved.get("iterations", 0), saved.get("logged", 0)
-        self._seconds_before = saved.get("seconds", 0.0)
-        self._interval_seconds = saved.get("interval_seconds", 0.0)
-        step, options = self.logged * self.config.iteration_steps, plain_options(self.config)
-        self.loggers = make_loggers(self.config.loggers, self.config.out, options, step)
-        self.lines: list[dict[str, Any]] = []
         self._began = self._saved = time.perf_counter()
-        if plan.found is None:
+        if self.found is None:
             self.saver.save(self._snapshot())  # while the loop compiles
         self._step(0)  # compiles for any number of iterations
         read_sums(self.training, self.state)
@@ -254,6 +200,7 @@ class TrainingRun:
         self._began = self._saved = time.perf_counter()
         self.compile_seconds = self._began - start
         self.progress.compiled(self.compile_seconds)
+        self.visits.write()
 
     @property
     def seconds(self) -> float:
@@ -268,7 +215,7 @@ class TrainingRun:
     def run(self) -> TrainResult:
         """Trains to the end; every file is complete whenever it stops."""
         try:
-            self.visits.write()
+            self._start()
             while self.done < self.config.iterations and not self.stop.asked:
                 self._advance()
                 if self.done % self.config.log_interval == 0:
@@ -285,8 +232,8 @@ class TrainingRun:
             for tidy in (self.visits.write, self.saver.wait):
                 with suppress(OSError):  # the first error is the one to report
                     tidy()
-            if isinstance(error, OSError) and is_disk_full(error):
-                raise full_disk_error(self.config.out) from error
+            if isinstance(error, OSError) and files.is_disk_full(error):
+                raise files.full_disk_error(self.config.out) from error
             raise
         finally:
             self.loop.close()
@@ -295,7 +242,7 @@ class TrainingRun:
     def _stop(self) -> TrainResult:
         self._save()
         self.saver.wait()
-        add_event(self.config.out, "stopped", by=self.stop.asked, step=self.step)
+        files.add_event(self.config.out, "stopped", by=self.stop.asked, step=self.step)
         raise Stopped(
             f"stopped by {self.stop.asked} at step {self.step}, and saved. To resume, run the same command, or: derex "
             f"train --resume {self.config.out}",
@@ -303,16 +250,15 @@ class TrainingRun:
         )
 
     def _finish(self) -> TrainResult:
-        snapshot = (
-            self._snapshot()
-        )  # before the line of an incomplete interval, which more steps would complete
+        # Before the line of an incomplete interval, which more steps would complete.
+        snapshot = self._snapshot()
         if self.logged < self.done:
             self._log()
         self.visits.write()
         self.visits.draw()
         self.saver.save(snapshot)
         self.saver.wait()
-        scores = compute_scores(read_metrics(self.config.out))
+        scores = compute_scores(files.read_metrics(self.config.out))
         seconds = self.compile_seconds, self.seconds, self.advancing_seconds
         return TrainResult(self.config.out, tuple(self.lines), scores, *seconds)
 
@@ -340,9 +286,9 @@ class TrainingRun:
         sums = read_sums(self.training, self.state)
         spec, seeds = self.training.streams.spec, self.config.all_seeds
         self.lines = make_lines(sums, spec, self.step, seeds, times | self.loop.numbers())
-        append_lines(self.config.out / METRICS, self.lines)
+        files.append_lines(self.config.out / METRICS, self.lines)
         self.loggers.log(self.lines)
-        self.visits.add(self.step, sums)
+        self.visits.record(self.step, sums)
         self.score = _compute_score(self.lines, self.score)
         self.progress.logged(self.lines)
 
@@ -353,7 +299,7 @@ class TrainingRun:
     def _snapshot(self) -> Snapshot:
         progress = {"iterations": self.done, "logged": self.logged, "seconds": self.seconds}
         progress |= {"interval_seconds": self._interval_seconds}
-        state, dtypes = copy_arrays(self.state)
+        state, dtypes = checkpoints.copy_arrays(self.state)
         options = plain_options(self.config)
         return Snapshot(self.step, state, dtypes, self.visits.arrays(), progress, self.score, options)
 
@@ -364,7 +310,7 @@ class TrainingRun:
         jax.block_until_ready(self.state)
 
     def _record_worker_event(self, event: str, **details: Any) -> None:
-        add_event(self.config.out, event, step=self.step, **details)
+        files.add_event(self.config.out, event, step=self.step, **details)
         self.notify(f"{event}: worker {details['worker']} {details['why']}")
 
     def _place(self, state: Any) -> None:
@@ -392,9 +338,7 @@ def _load_result(plan: RunPlan) -> TrainResult:
     path = plan.config.out / METRICS
     lines, damaged = read_lines(path)
     if damaged or not lines or not all({"return", "success"} <= line.keys() for line in lines):
-        raise ValueError(
-            f"--out: {path} of a finished run is empty or damaged. Repair it, or use --overwrite."
-        )
+        raise ValueError(f"--out: {path} of a finished run is damaged. Repair it, or use --overwrite.")
     final = [line for line in lines if line["step"] == lines[-1]["step"]]
-    seconds = plan.found.manifest["progress"]["seconds"] if plan.found else 0.0
+    seconds = plan.progress.get("seconds", 0.0)
     return TrainResult(plan.config.out, tuple(final), compute_scores(lines), 0.0, seconds, 0.0, True)

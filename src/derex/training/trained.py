@@ -1,19 +1,17 @@
 """The agents of a run as they act: networks and policy from a checkpoint, without the representation beside them.
 
-A method of somebody's own is therefore never imported here: what an agent does depends on its network alone.
+A user-defined method is therefore never imported here: what an agent does depends on its network alone.
 
-Trained agents in other environments than they were trained in: held-out levels, harder sizes, one task of a set.
-
-    evaluate(playing(restore_agents("runs/lab"), "dmlab30-test"))
-
-An agent can go where it is shown what it knows and where its actions are those it has. Trained in several tasks, it
-knows their parts padded to the largest, so that anything smaller of the same kind fits, and parts that are not there
-are 0, as in training. Trained in one, it has to be shown exactly the same.
+`playing(restore_agents("runs/lab"), "dmlab30-test")` puts them into other environments than they were trained in:
+held-out levels, other sizes, one task of a set. Actions must be the same. Agents trained on several tasks know their
+parts padded to the largest, so anything smaller of the same kind fits, and missing parts are 0, as in training. Agents
+trained on one task need exactly the same observations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +30,19 @@ from derex.envs.multitask import MultiTask, PaddedEnvironment, can_pad, observat
 from derex.envs.registry import expand_tasks, is_host, make
 from derex.envs.wrappers import OBSERVATION, PreviousReward
 from derex.networks.inputs import describe_parts as input_parts
-from derex.report.files import read_json
-from derex.report.runs import COMMAND, CONFIG, METRICS, read_lines
+from derex.report.runs import METRICS, read_lines
 from derex.report.statistics import final_score
 from derex.training.checkpoints import (
     STATE,
-    CheckpointError,
+    check_fit,
     check_options,
     find_checkpoint,
+    flatten_paths,
     load_arrays,
-    path_name,
 )
 from derex.training.config import from_plain
-from derex.training.folder import check_env
-from derex.training.learner import make_environment, tasks_in
+from derex.training.folder import explain_damage, read_config
+from derex.training.learner import make_environment, rename_errors, tasks_in
 from derex.types import EnvironmentSpec
 
 NETWORK = "learner/trained/network"  # where a checkpoint has it
@@ -53,31 +50,25 @@ NETWORK = "learner/trained/network"  # where a checkpoint has it
 
 @dataclass(frozen=True, eq=False)
 class TrainedAgents:
-    """All seeds of a run at one of its checkpoints.
-
-    Attributes:
-        folder: of the run.
-        content: its config.json.
-        environment: what it was trained on; where that is no JAX, how it is made.
-        agent: how it was built.
-        network: of all seeds, their axis in front of every array.
-        seeds: the seeds.
-        step: environment steps of each at the checkpoint.
-        problems: what was wrong with checkpoints that would have been chosen before this one.
-        on: the name of what they are to play, where that is not what they were trained on.
-        elsewhere: its tasks, by name (`derex.training.trained.playing`).
-    """
+    """All seeds of a run at one of its checkpoints."""
 
     folder: Path
     content: dict[str, Any]
+    """of its config.json"""
     environment: Environment | MultiTask | HostTask
+    """that they were trained in"""
     agent: AgentConfig
     network: AgentNetwork
+    """of all seeds: each array has a leading axis for them"""
     seeds: tuple[int, ...]
     step: int
+    """environment steps of each seed at the checkpoint"""
     problems: tuple[str, ...] = ()
+    """of damaged checkpoints that would have been chosen before this one"""
     on: str | None = None
+    """name of what they are to play, if it is not what they were trained in (`playing`)"""
     elsewhere: dict[str, Environment | HostTask] | None = None
+    """its tasks, by name"""
 
     @property
     def env(self) -> str:
@@ -122,28 +113,19 @@ def restore_agents(
         ValueError: the folder holds no run.
     """
     folder = Path(folder)
-    content = read_json(folder / CONFIG)
-    if content is None or content.get("command") != COMMAND:
-        raise ValueError(f"folder: {folder} holds no run of derex train: its {CONFIG} is missing or not one.")
-    try:
+    content = read_config(folder, env)
+    with explain_damage(folder):
         config = content["config"]
-        check_env(folder, config["env"], env)
         options, seeds = config["agent"], tuple(range(config["seed"], config["seed"] + config["seeds"]))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"folder: {folder / CONFIG} is damaged: {error}.") from error
     agent = agent_config(options)
     environment = make_environment(config["env"], agent)
     found = find_checkpoint(folder, checkpoint)
     check_options(found, config)
-    saved = load_arrays(found)[STATE]
-    own = {
-        name.removeprefix(f"{NETWORK}/"): array for name, array in saved.items() if name.startswith(NETWORK)
-    }
+    state, prefix = load_arrays(found)[STATE], f"{NETWORK}/"
+    own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
     shape = network_shape(environment.spec.observation, make_policy(environment.spec.action), agent)
-    network = filled(shape, own, f"checkpoint: {found.path}", (len(seeds),))
-    return TrainedAgents(
-        folder, content, environment, agent, network, seeds, int(found.path.name), found.problems
-    )
+    network = load_network(shape, own, f"checkpoint: {found.path}", (len(seeds),))
+    return TrainedAgents(folder, content, environment, agent, network, seeds, found.step, found.problems)
 
 
 def agent_config(options: Any) -> AgentConfig:
@@ -159,33 +141,25 @@ def agent_config(options: Any) -> AgentConfig:
 
 def network_shape(observation: Any, policy: Policy, agent: AgentConfig) -> AgentNetwork:
     """The network of an agent, shapes and dtypes only."""
-
-    def build(key: Any) -> AgentNetwork:
-        return AgentNetwork(agent, input_parts(observation), policy, key=key)
-
-    return eqx.filter_eval_shape(build, jax.random.key(0))
+    build = partial(AgentNetwork, agent, input_parts(observation), policy)
+    return eqx.filter_eval_shape(lambda key: build(key=key), jax.random.key(0))
 
 
-def filled(
+def load_network(
     shape: AgentNetwork, arrays: dict[str, np.ndarray], name: str, axes: tuple[int, ...] = ()
 ) -> AgentNetwork:
-    """The network with these arrays, by their paths, `axes` in front of all; each has to be there and to fit."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(shape)
-    wanted = {path_name(path): (*axes, *leaf.shape) for path, leaf in leaves}
-    for path in sorted(wanted.keys() | arrays.keys()):
-        came = tuple(arrays[path].shape) if path in arrays else "missing"
-        if came != wanted.get(path):
-            raise CheckpointError(
-                f"{name} does not fit its config: {path} is {came}, expected {wanted.get(path, 'nothing')}."
-            )
-    loaded = [jnp.asarray(arrays[path_name(path)], leaf.dtype) for path, leaf in leaves]
-    return jax.tree.unflatten(tree, loaded)
+    """The network with these arrays, given by path with `axes` in front; refuses others than those of `shape`."""
+    leaves = flatten_paths(shape)
+    expected = {path: (*axes, *leaf.shape) for path, leaf in leaves.items()}
+    check_fit(name, expected, {path: array.shape for path, array in arrays.items()})
+    loaded = [jnp.asarray(arrays[path], leaf.dtype) for path, leaf in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(shape), loaded)
 
 
 def arrays_of(network: AgentNetwork) -> dict[str, np.ndarray]:
-    """What `filled` takes."""
-    leaves = jax.tree_util.tree_flatten_with_path(network)[0]
-    return {path_name(path): np.ascontiguousarray(jax.device_get(leaf)) for path, leaf in leaves}
+    """What `load_network` takes."""
+    arrays = jax.device_get(flatten_paths(network))
+    return {path: np.ascontiguousarray(array) for path, array in arrays.items()}
 
 
 def playing(agents: TrainedAgents, on: str) -> TrainedAgents:
@@ -193,25 +167,20 @@ def playing(agents: TrainedAgents, on: str) -> TrainedAgents:
 
     Args:
         agents: from `restore_agents`.
-        on: a name as of `derex train --env`. Code of somebody's own is imported if it is named here.
+        on: a name as of `derex train --env`. User code is imported if it is named here.
 
     Raises:
         ValueError: there is none of that name, or an agent of this run cannot play it; it says what does not fit.
     """
-    try:
+    with rename_errors("on"):
         tasks = {name: _task(agents, name) for name in expand_tasks(on)}
-    except ValueError as error:
-        argument, _, text = str(error).partition(":")
-        if argument not in ("name", "env"):
-            raise
-        raise ValueError(f"on:{text}") from error
     return replace(agents, on=on, elsewhere=tasks)
 
 
 def _task(agents: TrainedAgents, name: str) -> Environment | HostTask:
     """One task as the agents see it."""
     trained, reward = agents.environment, agents.agent.previous_reward
-    if not isinstance(trained, MultiTask) and not (isinstance(trained, HostTask) and trained.tasks):
+    if len(tasks_in(trained)) == 1:
         alone = make_environment(name, agents.agent)
         assert not isinstance(alone, MultiTask)
         _check(agents, name, alone.spec, observation_parts(trained.spec), exactly=True)
@@ -230,7 +199,7 @@ def _task(agents: TrainedAgents, name: str) -> Environment | HostTask:
 def _check(
     agents: TrainedAgents, name: str, spec: EnvironmentSpec, known: dict[str, Any], exactly: bool = False
 ) -> None:
-    """Refuses what shows other parts than are known, or has other actions."""
+    """Refuses an environment with other parts than are known, or other actions."""
     own, trained = observation_parts(spec), agents.environment.spec
     wrong = []
     for part, shown in own.items():
@@ -240,9 +209,10 @@ def _check(
             wrong.append(f"it shows {part!r} as {shown}, the run saw {known[part]}")
     if exactly:
         wrong += [f"it does not show {part!r}, {known[part]}" for part in known if part not in own]
-        ours, theirs = (jax.tree.structure(each.observation) for each in (trained, spec))
-        if not wrong and ours != theirs:
-            wrong.append(f"it shows its parts as {theirs}, the run saw {ours}")
+        here, before = (jax.tree.structure(each.observation) for each in (spec, trained))
+        wrong += (
+            [f"it shows its parts as {here}, the run saw {before}"] if not wrong and here != before else []
+        )
     if spec.action != trained.action:
         wrong.append(f"its actions are {spec.action}, the run's {trained.action}")
     if wrong:

@@ -18,9 +18,8 @@ from derex.agents.network import AgentNetwork
 from derex.agents.policy import make_policy
 from derex.report.runs import find_runs
 from derex.training import TrainConfig, restore_run, train
-from derex.training.checkpoints import CheckpointError, Snapshot, path_name, write_checkpoint
-from derex.training.evaluate import evaluate, save_evaluation, summarise
-from derex.training.film import film_episode
+from derex.training.checkpoints import CheckpointError, Snapshot, flatten_paths, write_checkpoint
+from derex.training.evaluate import evaluate, film_episode, save_evaluation, summarise
 from derex.training.learner import make_training
 from derex.training.trained import NETWORK, TrainedAgents, arrays_of, network_shape, restore_agents
 from derex.types import Discrete, EnvironmentSpec
@@ -76,7 +75,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, runs: dict[str, Path], wri
     content = json.loads((folder / "config.json").read_text())
     content["config"]["agent"]["width"] = 16
     (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"does not belong .*: agent\.width was 8, now 16"):
+    with pytest.raises(CheckpointError, match=r"agent\.width was 8, now 16. Restore config"):
         restore_agents(folder)
     state = {f"{NETWORK}/w": np.zeros(1, np.float32)}  # as another version may have saved it
     write_checkpoint(
@@ -107,10 +106,9 @@ def test_training_keeps_the_network_where_it_is_looked_for(tmp_path: Path) -> No
     config = TrainConfig("catch", tmp_path, method="vmpo", streams=8, agent=AgentConfig(width=8, unroll=4))
     training = make_training(config)
     state = jax.eval_shape(training.init, jax.random.key(0))
-    paths = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]}
+    paths = {path: leaf.shape for path, leaf in flatten_paths(state).items()}
     shape = network_shape(training.streams.spec.observation, training.policy, config.agent)
-    leaves = jax.tree_util.tree_flatten_with_path(shape)[0]
-    own = {f"{NETWORK}/{path_name(path)}": leaf.shape for path, leaf in leaves}
+    own = {f"{NETWORK}/{path}": leaf.shape for path, leaf in flatten_paths(shape).items()}
     assert own == {name: shape for name, shape in paths.items() if name.startswith(NETWORK)}
 
 
