@@ -21,11 +21,22 @@ import numpy as np
 import pytest
 
 from derex import Trajectories, cli
+from derex.cli import studies
+from derex.cli.train import parse_config
 from derex.decomposition.statistics import init_statistics
+from derex.studies.common import StudyResult
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 NOT_CODE = ("text", "bibtex")
+WITH_PYTHON = (
+    "README.md",
+    "agents.md",
+    "environments.md",
+    "estimator.md",
+    "histories.md",
+    "training.md",
+)
 
 TRAIN = {
     "--streams": "16",
@@ -128,7 +139,7 @@ def quick_arguments(arguments: list[str]) -> list[str]:
         sizes |= {name: value for name, value in SHRUNK.items() if name in rest}
         return [command, *replace_values(rest, sizes)]
     if command == "reproduce":
-        return [command, rest[0], "--help"]
+        return [command, *rest]
     sizes = {"--episodes": "2"} if command == "eval" else {"--episodes": "1", "--max-steps": "8"}
     known = {name: value for name, value in sizes.items() if name in rest or command == "eval"}
     return [command, *(replace_values(rest, known) if command in ("eval", "video") else rest)]
@@ -172,7 +183,10 @@ def run_command(
     assert words[0] == "derex", line
     arguments = quick_arguments(words[1:])
     if "hard8" in line or ("--preset" in line and not thorough):  # no server here; minutes of compilation
-        arguments += ["--help"]
+        out = arguments[arguments.index("--out") + 1] if "--out" in arguments else "runs/any"
+        assert parse_config([*arguments[1:], "--out", out]).out == Path(out), line
+        unmade.add(out)
+        return
     if folder:
         monkeypatch.syspath_prepend(ROOT / folder.split()[1])
     missing = "--help" not in arguments and (
@@ -191,6 +205,17 @@ def run_command(
     unmade.update(word for flag, word in pairwise(arguments) if flag == "--out")
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_block_is_found(file: Path) -> None:
+    """Also indented ones, and those with more than a language behind the fence."""
+    fences = re.findall(r"^\s*(?:```|~~~).*$", file.read_text(encoding="utf-8"), re.M)
+    blocks = list(find_blocks(file))
+    assert len(fences) == 2 * len(blocks)
+    assert all(block.code.strip() for block in blocks)
+    if file.name in WITH_PYTHON:
+        assert any(block.language == "python" for block in blocks)
+
+
 @pytest.mark.parametrize(
     "thorough", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "thorough"]
 )
@@ -204,6 +229,9 @@ def test_blocks_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        studies, "run_study", lambda name, config: StudyResult(config.out / "report.html", (), ())
+    )
     names = make_names()
     if file.name == "training.md":  # there it is what the exported agent sees
         names["observation"] = np.zeros(16, np.float32)
