@@ -24,6 +24,7 @@ from derex import Trajectories, cli
 from derex.cli import studies
 from derex.cli.train import parse_config
 from derex.decomposition.statistics import init_statistics
+from derex.report.page import Table
 from derex.studies.common import StudyResult
 
 ROOT = Path(__file__).parents[1]
@@ -229,8 +230,9 @@ def test_blocks_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    table = Table("a study", ("what",), (("a result",),))
     monkeypatch.setattr(
-        studies, "run_study", lambda name, config: StudyResult(config.out / "report.html", (), ())
+        studies, "run_study", lambda name, config: StudyResult(config.out / "report.html", table)
     )
     names = make_names()
     if file.name == "training.md":  # there it is what the exported agent sees
