@@ -85,7 +85,8 @@ def test_without_the_instruction_it_is_chance() -> None:
     assert success(Told(mute=True), 60) < 0.4
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["plain", "appendix"])
 def test_the_previous_reward_decides(encoder: str) -> None:
     assert success(PreviousReward(Echo()), 60, encoder=encoder) > 0.95
 

@@ -59,7 +59,12 @@ def direction(tree: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("core", "encoder"), [("lstm", "plain"), ("feed-forward", "appendix"), ("lstm", "appendix-conv")]
+    ("core", "encoder"),
+    [
+        ("feed-forward", "appendix"),
+        ("lstm", "appendix-conv"),
+        pytest.param("lstm", "plain", marks=pytest.mark.slow),
+    ],
 )
 def test_half_precision_is_close_to_single(core, encoder):
     """Outputs to a few hundredths, gradients in the same direction; what is kept and what comes out is float32."""

@@ -172,7 +172,13 @@ def rows(number, seed):
     return Trajectories(rng.normal(size=(number, 3)).astype(np.float32)[index], actions, FIRST, VALID)
 
 
-@pytest.mark.parametrize("most", [4, 40], ids=["one deduplicated", "both deduplicated"])
+@pytest.mark.parametrize(
+    "most",
+    [
+        pytest.param(4, marks=pytest.mark.slow, id="one deduplicated"),
+        pytest.param(40, id="both deduplicated"),
+    ],
+)
 def test_sets_may_have_other_numbers_of_distinct_rows_and_actions(most, monkeypatch):
     sets, stored = [rows(3, 0), rows(6, 1)], trajectories.deduplicate_together
     monkeypatch.setattr(trajectories, "deduplicate_together", lambda sets, **_: stored(sets, most))

@@ -165,7 +165,7 @@ def test_states_of_a_known_world_are_decomposed(
     joint = walks.joint()
     exact = decompose(joint, K).singular_values
     state = representation.init(jax.random.key(0), Sizes(PARTS, A, 8, 8, STREAMS))
-    observations = jax.vmap(lambda s: ENV._observe(s))(jnp.arange(ENV.spec.n_states))  # type: ignore[attr-defined]
+    observations = jax.vmap(lambda s: ENV.observe(s, jax.random.key(0)))(jnp.arange(ENV.spec.n_states))  # type: ignore[attr-defined]
 
     def measured(state: RepresentationState) -> tuple[np.ndarray, np.ndarray]:
         networks = state.own.networks

@@ -466,7 +466,7 @@ def test_steps_may_be_written_short():
         (("--k", "0"), "--k: expected at least 1, got 0."),
         (
             ("--steps", "0.5"),
-            "steps: expected a whole number of steps, at least 1 and at most 1e+15; got 0.5.",
+            "steps: expected a whole number of steps, at least 1 and at most 1e+15",
         ),
         (("--streams", "7"), "streams: expected a multiple of agent.minibatches"),
     ],

@@ -48,6 +48,7 @@ def test_catch() -> None:
     assert found["last success"] >= 0.95, found
 
 
+@pytest.mark.slow
 def test_cartpole() -> None:
     """256 000 steps; at random a pole stands for some 22 steps of 500.
 

@@ -29,7 +29,10 @@ def events_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("env", [CORRIDOR, DOOM, TOLD])
+SLOW = [pytest.param(env, marks=pytest.mark.slow) for env in (CORRIDOR, TOLD)]
+
+
+@pytest.mark.parametrize("env", [DOOM, *SLOW])
 def test_from_the_first_update_to_the_film(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # ViZDoom leaves a file where it is started
     run, film = tmp_path / "run", tmp_path / "film.gif"

@@ -122,7 +122,7 @@ def assert_like_one_process(start: Start, folder: Path, step: int) -> None:
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_runs_go_on_and_lose_nothing(kills: int, start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     step, gone_on = killed_many_times(start, folder, kills)

@@ -254,6 +254,8 @@ class DecompositionEstimator(BaseEstimator):
     min_batch_size: ClassVar[int]
     structural: ClassVar[tuple[str, ...]]  # parameters that the networks depend on
     file_format: ClassVar[str]
+    bonus_parameters: ClassVar[dict[str, Any]] = {"weighted_bonus": bool, "sigma_floor": 0.0}
+    """as `check_scalars` reads them; they may be changed after a fit"""
     __no_type_check__: ClassVar = True  # scikit-learn's rule: any value may be set, `fit` refuses it
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -283,22 +285,16 @@ class DecompositionEstimator(BaseEstimator):
         return load_model(cls, path, encoder)
 
     def _check_parameters(self) -> Objective:
-        check.check_integer("k", self.k, 1)
-        check.check_integer("batch_size", self.batch_size, self.min_batch_size)
-        check.check_integer("steps", self.steps, 1)
+        expected: dict[str, Any] = {"k": 1, "batch_size": self.min_batch_size, "steps": 1}
         if self.learning_rate is not None:
-            check.check_number("learning_rate", self.learning_rate, 0.0, inclusive=False)
-        lambda_r = self.lambda_r
-        if not isinstance(lambda_r, str):
-            lambda_r = check.check_number("lambda_r", lambda_r, 0.0)
+            expected["learning_rate"] = (0.0,)
+        if not isinstance(self.lambda_r, str):
+            expected["lambda_r"] = 0.0
+        check.check_scalars(self, expected | self.bonus_parameters)
         check.check_choice("objective", self.objective, ("derex", "nested", "laplacian"))
-        self._check_bonus_parameters()
         self._check_encoder()
+        lambda_r = self.lambda_r if isinstance(self.lambda_r, str) else float(self.lambda_r)
         return make_objective(self.objective, int(self.k), lambda_r)
-
-    def _check_bonus_parameters(self) -> None:
-        check.check_flag("weighted_bonus", self.weighted_bonus)
-        check.check_number("sigma_floor", self.sigma_floor, 0.0)
 
     def _check_encoder(self) -> None:
         raise NotImplementedError

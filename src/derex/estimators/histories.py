@@ -124,7 +124,7 @@ class HistoryDeRex(fitting.DecompositionEstimator):
     def bonus_of(self, representation: Any) -> Float[np.ndarray, "*batch"]:
         """Computes the bonus of representations returned by `transform` or `step`."""
         check_is_fitted(self)
-        self._check_bonus_parameters()
+        check.check_scalars(self, self.bonus_parameters)
         f, k = np.asarray(representation, np.float32), len(self.singular_values_)
         if f.shape[-1:] != (k,):
             raise ValueError(f"representation: expected {k} columns, got shape {f.shape}.")
@@ -168,15 +168,12 @@ class HistoryDeRex(fitting.DecompositionEstimator):
 
     def _check_parameters(self) -> Objective:
         objective = super()._check_parameters()
-        check.check_integer("width", self.width, 1)
-        check.check_flag("test_actions", self.test_actions)
-        for name in ("n_actions", "n_ids"):
-            if getattr(self, name) is not None:
-                check.check_integer(name, getattr(self, name), 1)
+        given = [name for name in ("n_actions", "n_ids") if getattr(self, name) is not None]
         if isinstance(self.tests, str):
             check.check_choice("tests", self.tests, ("to-end",))
         else:
-            check.check_integer("tests", self.tests, 1)
+            given.append("tests")
+        check.check_scalars(self, {"width": 1, "test_actions": bool} | dict.fromkeys(given, 1))
         check.check_seed("random_state", self.random_state)
         if self.k > self.width:
             what = f"f and g are read off width = {self.width} units, which span no more functions"

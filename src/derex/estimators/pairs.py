@@ -111,6 +111,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
     min_batch_size = check.MIN_ROWS
     structural = ("k", "objective", "encoder", "n_states", "lambda_r")
     file_format = "derex-model"
+    bonus_parameters = fitting.DecompositionEstimator.bonus_parameters | {"novelty": bool}
 
     def fit(self, X: Any, y: Any = None) -> DeRex:
         """Learns from pairs: row i of `y` followed row i of `X`.
@@ -180,7 +181,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         the guard of an earlier `fit` is kept, and a stream alone has no guard.
         """
         check_is_fitted(self)
-        self._check_bonus_parameters()
+        check.check_scalars(self, self.bonus_parameters)
         x = self._check_like_fitted("X", X)
         plain, guard = self._norm(self._represent("X", x)), self._guards.x
         if not self.novelty:
@@ -211,10 +212,6 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         tags.transformer_tags.preserves_dtype = ["float32"]
         tags.non_deterministic = False
         return tags
-
-    def _check_bonus_parameters(self) -> None:
-        super()._check_bonus_parameters()
-        check.check_flag("novelty", self.novelty)
 
     def _check_encoder(self) -> None:
         check.check_n_states(self.n_states, check.input_kinds(self.encoder))

@@ -66,6 +66,25 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_scalars(parameters: Any, expected: dict[str, Any]) -> None:
+    """Checks attributes of an estimator.
+
+    Args:
+        parameters: the estimator.
+        expected: for each name bool, the least integer, or the least float; a tuple of a float alone: more than that.
+    """
+    for name, least in expected.items():
+        value = getattr(parameters, name)
+        if least is bool:
+            check_flag(name, value)
+        elif isinstance(least, int):
+            check_integer(name, value, least)
+        elif isinstance(least, tuple):
+            check_number(name, value, least[0], inclusive=False)
+        else:
+            check_number(name, value, least)
+
+
 def check_seed(name: str, value: Any) -> None:
     """Checks for None, an integer or a RandomState, as in scikit-learn."""
     if value is None or value is np.random or isinstance(value, np.random.RandomState):

@@ -7,7 +7,7 @@ single precision. A network in `float32` is not affected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -90,10 +90,10 @@ def compute_mean(rows: np.ndarray) -> np.ndarray:
     return np.asarray(total) / len(rows)
 
 
-def iterate_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the array in blocks of bounded size, for one pass over data larger than memory."""
+def iterate_blocks(array: np.ndarray) -> list[np.ndarray]:
+    """Views of the array's rows in blocks of bounded size, for one pass over data larger than memory."""
     rows = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
-    return (array[i : i + rows] for i in range(0, len(array), rows))
+    return [array[i : i + rows] for i in range(0, len(array), rows)]
 
 
 class Optimised(NamedTuple):

@@ -8,7 +8,6 @@ Shapes: N seeds, B streams, n numbered states.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from jaxtyping import Float, Shaped
 from derex._text import to_plain
 from derex.envs.multitask import TaskAssignment
 from derex.envs.suites.dmlab import LEVELS, human_normalised, plain
-from derex.report.data import spearman
 from derex.report.runs import VisitLog, save_visits
 from derex.training.config import TrainConfig
 from derex.training.folder import VISITS, VISITS_PICTURE
@@ -145,9 +143,13 @@ def make_lines(
 
 def rank_correlation(visits: Float[np.ndarray, " n"], bonuses: Float[np.ndarray, " n"]) -> float | None:
     """Spearman's correlation of mean bonus and 1/visits over the visited states; None if either is constant."""
-    seen = visits > 0
-    correlation = spearman(bonuses[seen] / visits[seen], -visits[seen])
-    return None if math.isnan(correlation) else correlation
+    from scipy.stats import spearmanr  # late: it takes long to import
+
+    seen = (visits > 0) & ~np.isnan(bonuses)
+    bonus, rarity = bonuses[seen] / visits[seen], -visits[seen]
+    if len(bonus) < 2 or np.ptp(bonus) == 0.0 or np.ptp(rarity) == 0.0:
+        return None
+    return float(spearmanr(bonus, rarity)[0])
 
 
 def _episodes(sums: IntervalSums, spec: EnvironmentSpec, n: int) -> dict[str, Any]:

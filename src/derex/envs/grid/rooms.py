@@ -127,7 +127,7 @@ class RoomsChain(GoalWalk):
 
     def observe(self, state: Int32[Any, ""], key: PRNGKeyArray) -> Float32[Array, " size"]:
         cell = jnp.asarray(self.world.positions)[state]
-        sides = zip(cell, self.world.map.shape, strict=True)
+        sides = zip(cell, self.world.map.floor.shape, strict=True)
         return jnp.concatenate([jax.nn.one_hot(place, n) for place, n in sides]).astype(jnp.float32)
 
 
