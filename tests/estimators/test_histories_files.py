@@ -218,7 +218,7 @@ def test_changed_numbers_are_noticed(file, tmp_path):
 
 
 CHANGES = {
-    "a newer format": (lambda h: h.update(version=99), "format version 99; this derex reads up to 1. Upgrade"),
+    "a newer format": (lambda h: h.update(version=99), "format version 99; this derex reads up to 2. Upgrade"),
     "an unknown parameter": (lambda h: h["parameters"].update(colour=1), "unknown parameters .'colour'.*newer"),
     "a bad parameter": (lambda h: h["parameters"].update(objective="x"), "damaged.*objective: expected one of"),
     "no spec": (lambda h: h.pop("spec"), "damaged"),

@@ -270,7 +270,7 @@ def rewritten(path, change):
 CHANGES = {
     "a newer format": (
         lambda h: h.update(version=99),
-        "format version 99; this derex reads up to 1. Upgrade",
+        "format version 99; this derex reads up to 2. Upgrade",
     ),
     "an unknown parameter": (
         lambda h: h["parameters"].update(colour=1),

@@ -26,11 +26,11 @@ def tabular(chain):
 
 
 ACCURACY = {  # largest error of σ, of f and g up to sign, and of the bonus relative to the exact one
-    ("derex", "tabular"): (0.01, 0.15, 0.1),
+    ("derex", "tabular"): (0.001, 0.02, 0.02),
     ("nested", "tabular"): (0.001, 0.02, 0.02),
-    ("derex", "linear"): (0.01, 0.15, 0.1),
+    ("derex", "linear"): (0.001, 0.02, 0.02),
     ("nested", "linear"): (0.001, 0.02, 0.02),
-    ("derex", "mlp"): (0.01, 0.15, 0.1),
+    ("derex", "mlp"): (0.001, 0.02, 0.02),
     ("nested", "mlp"): (0.001, 0.02, 0.02),
 }
 

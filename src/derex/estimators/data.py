@@ -250,7 +250,8 @@ class PairData:
             code = in_x.inverse.astype(np.int64) * len(in_y.first) + in_y.inverse
             pairs, first, counts = np.unique(code, return_index=True, return_counts=True)
             if len(pairs) <= 2 * self.half:
-                self.counted = first, counts.astype(np.float64)
+                order = np.argsort(first)  # that of the data, whatever its type
+                self.counted = first[order], counts[order].astype(np.float64)
                 of_x, of_y = (jnp.asarray(ids, jnp.int32) for ids in np.divmod(pairs, len(in_y.first)))
                 return AllPairs(x, y, of_x, of_y, jnp.asarray(counts, jnp.float32))
         return Rows(x, y, *(None if found is None else jnp.asarray(found.inverse) for found in (in_x, in_y)))
@@ -272,10 +273,12 @@ class PairData:
 
     def encode_sample(
         self, networks: Any, most: int = MEASURED_PAIRS
-    ) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, "m k"], Float[np.ndarray, " m"]]:
-        """Computes f, g and counts: of the distinct pairs where they are known, else of a random sample."""
-        indices = sample_indices(self.rng, len(self.x), most) if self.counted is None else self.counted[0]
-        counts = np.ones(len(indices)) if self.counted is None else self.counted[1]
+    ) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, "m k"], Float[np.ndarray, " m"] | None]:
+        """Computes f, g and counts: of the distinct pairs where known, else of a random sample with counts None."""
+        if self.counted is None:
+            indices, counts = sample_indices(self.rng, len(self.x), most), None
+        else:
+            indices, counts = self.counted
         f = map_rows(networks.f, self.x, self.dtypes[0], indices)
         return f, map_rows(networks.g_or_f, self.y, self.dtypes[1], indices), counts
 
@@ -353,14 +356,14 @@ class StreamData:
 
     def encode_sample(
         self, networks: HistoryNetworks, most: int = MEASURED_STREAMS
-    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k"]]:
-        """Computes f and g of all pairs that count in a sample."""
+    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k"], None]:
+        """Computes f and g of all pairs that count in a sample; each counts once."""
         encode, f, g = eqx.filter_jit(self.source.encode), [], []
         for batch in self.sample(most):
             f_rows, g_rows, counted = map(np.asarray, encode(batch, networks))
             f.append(f_rows[counted > 0])
             g.append(g_rows[counted > 0])
-        return np.concatenate(f), np.concatenate(g)
+        return np.concatenate(f), np.concatenate(g), None
 
     def _gather(self, indices: np.ndarray, phases: np.ndarray) -> TrajectoryBatch:
         return TrajectoryBatch(trajectories_to_device(self.streams.rows(indices)), jnp.asarray(phases))

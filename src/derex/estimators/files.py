@@ -20,8 +20,10 @@ import numpy as np
 
 from derex._version import __version__
 from derex.decomposition.bonus import Support
+from derex.decomposition.ritz import FeatureMoments, RitzFunctions
+from derex.estimators import diagnosis
 from derex.estimators import validation as check
-from derex.estimators.fitting import init_fit_state
+from derex.estimators.fitting import Reading, init_fit_state
 from derex.estimators.networks import Networks, build_network, make_identity_side, make_networks
 from derex.estimators.pairs import FeatureSpan, Guard, NoGuard, SeenIds
 from derex.estimators.trajectories import StreamSpec
@@ -31,7 +33,7 @@ from derex.networks.encoders import InputKind
 
 HEADER = "header.json"
 OWN = "own module"
-VERSION = 1
+VERSION = 2  # 1: without singular functions of their own
 HISTORY_COLUMNS = 4
 # Parameters that an interrupted fit may change before it resumes.
 MAY_CHANGE = {"encoder", "verbose", "weighted_bonus", "sigma_floor", "random_state"}
@@ -140,6 +142,9 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
         parameters["random_state"] = None  # a generator: its state is not the model's
     header = {"format": model.file_format, "version": VERSION, "derex": __version__, "parameters": parameters}
     arrays = make_storable(model._state, "state/") | {"history": np.asarray(model._history, np.float64)}
+    header["report"] = None if model.report_ is None else diagnosis.describe_report(model.report_)
+    if model._reading is not None:
+        arrays |= {f"reading/{name}": np.asarray(value) for name, value in _flatten(model._reading).items()}
     more_header, more_arrays = FORMATS[model.file_format].describe(model)
     write_archive(Path(path), header | more_header, arrays | more_arrays)
 
@@ -189,8 +194,46 @@ def load_model(cls: Any, path: str | os.PathLike[str], encoder: Any) -> Any:
         networks = skeleton.networks.f.network, skeleton.networks.g_or_f.network
         sides = zip(header["guards"], "xy", networks, strict=True)
         model._guards = Sides(*(_read_guard(*side, arrays, path, own) for side in sides))
-    model._publish(state, [tuple(row) for row in history.tolist()])
+    model._publish(state, [tuple(row) for row in history.tolist()], _read_reading(header, arrays, path))
+    try:
+        model.report_ = diagnosis.read_report(header.get("report"))
+    except Exception as error:  # a header can be wrong in any way
+        raise _damaged(path, error) from error
     return model
+
+
+def _flatten(reading: Reading) -> dict[str, Any]:
+    """The arrays and numbers of a reading by name."""
+    parts = {"functions": reading.functions, "moments": reading.moments}
+    flat = {f"{part}.{name}": value for part, its in parts.items() for name, value in its._asdict().items()}
+    return flat | {name: getattr(reading, name) for name in ("errors", "confirmed", "energy", "rows")}
+
+
+def _read_reading(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Any) -> Reading | None:
+    """The reading that a file holds; None in files of derex 0.1 and of unfinished fits."""
+    stored = {n.removeprefix("reading/"): a for n, a in arrays.items() if n.startswith("reading/")}
+    if not stored:
+        return None
+    try:
+        k, (p, _), (q, _) = (
+            header["parameters"]["k"],
+            stored["functions.f"].shape,
+            stored["functions.g"].shape,
+        )
+        functions = RitzFunctions(*map(np.zeros, (p, q, (p, k), (q, k), k)))
+        moments = FeatureMoments(0.0, *map(np.zeros, (k, k, (k, k), (k, k), (k, k))))
+        expected = _flatten(Reading(functions, np.zeros(k), np.zeros(k), 0.0, moments, 0.0))
+        if {n: np.shape(a) for n, a in expected.items()} != {n: a.shape for n, a in stored.items()}:
+            raise ValueError("its singular functions have other shapes")
+        if not all(a.dtype.kind == "f" and np.isfinite(a).all() for a in stored.values()):
+            raise ValueError("its singular functions are not finite numbers")
+    except Exception as error:  # as in the header
+        raise _damaged(path, error) from error
+    functions = RitzFunctions(*(stored[f"functions.{name}"] for name in RitzFunctions._fields))
+    sums = (stored[f"moments.{name}"] for name in FeatureMoments._fields[1:])
+    moments = FeatureMoments(float(stored["moments.weight"]), *sums)
+    numbers = stored["errors"], stored["confirmed"], float(stored["energy"])
+    return Reading(functions, *numbers, moments, float(stored["rows"]))
 
 
 def _damaged(path: Any, error: Exception) -> DamagedModelError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
@@ -29,12 +30,13 @@ from jaxtyping import Bool, Float
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from derex.decomposition import statistics
-from derex.decomposition.bonus import SIGMA_FLOOR, compute_bonus
+from derex.decomposition import ritz, statistics
+from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.decomposition.objectives import REFERENCE_LAMBDA_R, Objective, make_objective
+from derex.estimators import diagnosis
 from derex.estimators import validation as check
-from derex.estimators.data import Source, map_rows
-from derex.estimators.networks import Side, standardise_side
+from derex.estimators.data import Source
+from derex.estimators.networks import make_read_out, standardise_side
 from derex.networks.layers import init_optimiser, run_gradient_steps, trainable_mask
 from derex.progress import ProgressBar
 
@@ -44,6 +46,7 @@ Watch = Callable[[int, float, float, float], None]  # updates done, loss, tr Σ�
 CHECKPOINT_SECONDS = 60.0
 LEARNING_RATE = 1e-3  # peak, where none is given
 CLIP = 1.0  # global gradient norm
+HALF_BLOCKS = 16  # of the rows, alternately of one half and of the other
 MIN_DIRECTION = 1e-6  # relative to the largest: smaller singular values are rounding
 
 
@@ -109,6 +112,64 @@ def train_chunk(
     return state, FitMetrics(*numbers, jnp.all(jnp.stack(finite)))
 
 
+class Reading(NamedTuple):
+    """The singular functions that a model reads off its networks, and what is known about them."""
+
+    functions: ritz.RitzFunctions
+    errors: Float[np.ndarray, " k"]  # of the singular values
+    confirmed: Float[np.ndarray, " k"]  # correlations on rows that the functions were not computed from
+    energy: float  # on such rows
+    moments: ritz.FeatureMoments  # of the outputs, of weight 1; a running mean in `partial_fit`
+    rows: float  # that the moments stand for
+
+
+def read_functions(
+    f: Float[np.ndarray, "n p"],
+    g: Float[np.ndarray, "n q"],
+    counts: Float[np.ndarray, " n"] | None,
+    k: int,
+) -> Reading:
+    """Solves for the singular functions within the span of f and g, with the ridge that the other half asks for.
+
+    Rows that occur several times are divided at random into two halves of their visits, rows that do not in blocks:
+    successive rows are alike.
+    """
+    if counts is None:
+        blocks = np.arange(len(f)) * HALF_BLOCKS // len(f) % 2
+        halves = [ritz.compute_feature_moments(f[blocks == i], g[blocks == i]) for i in (0, 1)]
+    else:
+        first = np.random.default_rng(0).binomial(np.asarray(counts, np.int64), 0.5)
+        halves = [ritz.compute_feature_moments(f, g, part) for part in (first, counts - first)]
+    ridge, energy, confirmed = ritz.choose_ridge(halves, k)
+    moments = ritz.add_moments(halves)
+    functions = ritz.solve_ritz(moments, k, ridge)
+    f, g = (f - functions.mean_f) @ functions.f, (g - functions.mean_g) @ functions.g
+    functions = functions.flipped(ritz.choose_signs(f))
+    errors = ritz.compute_sampling_errors(f, g, functions.singular_values, counts)
+    moments, rows = ritz.scale_moments(moments, 1.0 / moments.weight), moments.weight
+    return Reading(functions, errors, confirmed, energy, moments, rows)
+
+
+def update_reading(
+    before: Reading | None, f: Float[np.ndarray, "n k"], g: Float[np.ndarray, "n k"]
+) -> Reading:
+    """The functions after one more batch of a stream, from running means of the outputs' moments.
+
+    There are no other rows to confirm them; their errors are those of as many independent rows as the means stand for.
+    """
+    f, g = (side[: len(f) // 2 * 2] for side in (f, g))  # an odd last row is in neither half
+    new, decay = ritz.compute_feature_moments(f, g), statistics.DECAY
+    moments, rows = ritz.scale_moments(new, (1.0 - decay) / new.weight), new.weight
+    if before is not None:
+        moments = ritz.add_moments([ritz.scale_moments(before.moments, decay), moments])
+        rows = decay * before.rows + new.weight
+    functions = ritz.solve_ritz(moments, f.shape[1])
+    functions = functions.flipped(ritz.choose_signs((f - functions.mean_f) @ functions.f))
+    sigma = functions.singular_values
+    errors = (1.0 - sigma**2) / np.sqrt(rows)
+    return Reading(functions, errors, sigma, float(np.sum(sigma**2)), moments, rows)
+
+
 @dataclass
 class Fit:
     """A fit in progress: a model, its data, and how far training has come."""
@@ -119,9 +180,14 @@ class Fit:
     state: FitState
     history: list[tuple[float, ...]]
 
-    def measure(self) -> FitState:
-        """Returns the state with the statistics of its networks on the training data."""
-        return self.state._replace(running=compute_statistics(*self.data.encode_sample(self.state.networks)))
+    def measure(self) -> tuple[FitState, Reading | None]:
+        """Returns the state with the statistics of its networks on the training data, and the functions they span.
+
+        The baseline that is symmetric by construction is left as its objective has it: it has no singular functions.
+        """
+        f, g, counts = self.data.encode_sample(self.state.networks)
+        state = self.state._replace(running=compute_statistics(f, g, counts))
+        return state, None if self.objective.tied else read_functions(f, g, counts, int(self.model.k))
 
 
 def run_updates(
@@ -314,31 +380,73 @@ class DecompositionEstimator(BaseEstimator):
     def _learning_rate(self) -> float:
         return self._default_learning_rate() if self.learning_rate is None else float(self.learning_rate)
 
-    def _publish(self, state: FitState, history: list[tuple[float, ...]]) -> None:
-        """Sets the fitted attributes."""
-        self._state, self._history = state, history
+    def _publish(
+        self, state: FitState, history: list[tuple[float, ...]], reading: Reading | None = None
+    ) -> None:
+        """Sets the fitted attributes.
+
+        Without a reading (an unfinished fit, a file of derex 0.1) the functions are the outputs, in order of σ.
+        """
+        self._state, self._history, self._reading = state, history, reading
+        self.report_: diagnosis.FitReport | None = None  # of `fit`
         self._trained_as = {name: getattr(self, name) for name in self.structural}
+        self.n_iter_ = int(state.step)
         sigma = np.asarray(statistics.read_statistics(state.running).sigma, np.float32)
         self._order = np.argsort(-np.diag(sigma), kind="stable")
-        self.sigma_ = sigma[np.ix_(self._order, self._order)]
-        self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
-        self.n_iter_ = int(state.step)
+        if reading is None:
+            self.sigma_ = sigma[np.ix_(self._order, self._order)]
+            self.singular_values_ = np.maximum(np.diag(self.sigma_), 0.0)
+            self._learnt = np.ones(len(sigma), bool)
+            return
+        self.singular_values_ = reading.functions.singular_values.astype(np.float32)
+        self.sigma_ = np.diag(self.singular_values_)
+        self._learnt = diagnosis.find_learnt(
+            reading.functions.singular_values, reading.errors, reading.confirmed
+        )
 
-    def _standardised(self, name: str) -> Side:
-        """Returns f or g of the fitted networks, with mean 0 and variance 1 over the training data."""
+    def _report(
+        self,
+        reading: Reading | None,
+        rarity: diagnosis.RarityMeasure | None,
+        bonus: Float[np.ndarray, " m"] | None,
+    ) -> None:
+        """Sets `report_`, and warns of what it finds."""
+        if reading is None:
+            return
+        sigma = reading.functions.singular_values
+        weights = ritz.bonus_weights(sigma, self._learnt, float(self.sigma_floor))
+        self.report_ = diagnosis.make_report(
+            sigma,
+            reading.errors,
+            reading.confirmed,
+            self._learnt,
+            reading.energy,
+            weights,
+            rarity,
+            bonus,
+            self.steps,
+        )
+        for message in self.report_.messages:
+            warnings.warn(message, diagnosis.FitWarning, stacklevel=3)
+
+    def _read(self, name: str) -> Any:
+        """Returns the module that computes the singular functions f or g: mean 0 and variance 1 in training."""
         networks, moments = self._state.networks, statistics.read_statistics(self._state.running)
         side = networks.f if networks.g is None else getattr(networks, name)
-        return standardise_side(side, getattr(moments, name))
-
-    def _components(self, outputs: Float[np.ndarray, "*batch k"]) -> Float[np.ndarray, "*batch k"]:
-        """Turns outputs of a standardised side into singular functions: in order of σ, as in `sigma_`."""
-        return outputs[..., self._order]
+        if self._reading is None:
+            outputs = standardise_side(side, getattr(moments, name))
+            return make_read_out(
+                outputs, np.zeros(len(self._order)), np.eye(len(self._order))[:, self._order]
+            )
+        functions = self._reading.functions
+        return make_read_out(side, getattr(functions, f"mean_{name}"), getattr(functions, name))
 
     def _norm(self, f: Float[np.ndarray, "*batch k"]) -> Float[np.ndarray, "*batch"]:
-        """Computes ‖f‖_{Λ̃⁻¹} of each row of singular functions."""
-        sigma, floor, weighted = self.singular_values_, float(self.sigma_floor), bool(self.weighted_bonus)
-        rows = f.reshape(-1, f.shape[-1])
-        if weighted and floor == 0.0:  # Λ̃⁻¹ is then the pseudo-inverse
-            rows, sigma = rows[:, sigma > 0.0], sigma[sigma > 0.0]
-        function: Any = eqx.Partial(compute_bonus, sigma=sigma, weighted=weighted, sigma_floor=floor)
-        return map_rows(function, rows, "float32").reshape(f.shape[:-1])
+        """Computes ‖f‖_{Λ̃⁻¹} of each row of singular functions; those that were not learnt weigh nothing.
+
+        At the start of a stream, when none is learnt yet, it is the plain norm of all.
+        """
+        weights = self._learnt.astype(np.float64) if self._learnt.any() else np.ones(len(self._learnt))
+        if self.weighted_bonus and self._learnt.any():
+            weights = ritz.bonus_weights(self.singular_values_, self._learnt, float(self.sigma_floor))
+        return np.linalg.norm(np.asarray(f, np.float32) * weights.astype(np.float32), axis=-1)

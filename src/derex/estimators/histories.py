@@ -164,7 +164,8 @@ class HistoryDeRex(fitting.DecompositionEstimator):
         future = make_future(self._trained_as["tests"], self._state.networks.reverse is None)
         useful = streams.find_useful_streams(X, future.needs, int(self._trained_as["k"]))
         data = StreamData(X, useful, future, batch_size, 0)
-        return fitting.squared_correlation(*data.encode_sample(self._state.networks, len(X.first)))
+        f, g, _ = data.encode_sample(self._state.networks, len(X.first))
+        return fitting.squared_correlation(f, g)
 
     def _check_parameters(self) -> Objective:
         objective = super()._check_parameters()
@@ -187,17 +188,17 @@ class HistoryDeRex(fitting.DecompositionEstimator):
             expected = "'auto', an Equinox module or a function (key, width) -> module"
             raise TypeError(f"encoder: expected {expected}; got {self.encoder!r}.")
 
-    def _publish_fit(self, fit: StreamFit) -> None:
+    def _publish_fit(self, fit: StreamFit, reading: fitting.Reading | None) -> None:
         self._spec, self._fingerprint, self._seed = fit.spec, fit.fingerprint, fit.seed
-        self._publish(fit.state, fit.history)
+        self._publish(fit.state, fit.history, reading)
 
     def _encode(
         self, X: Trajectories, memory: LSTMState | None
     ) -> tuple[Float[np.ndarray, "B T k"], LSTMState]:
         """Computes the singular functions of every step, and the memory after the last."""
-        networks = replace(self._state.networks, f=self._standardised("f"), reverse=None, g=None)
-        outputs, memory = _encode_steps(networks, trajectories_to_device(X), memory)
-        return self._components(np.asarray(outputs)), memory
+        networks = replace(self._state.networks, f=self._read("f"), reverse=None, g=None)
+        f, memory = _encode_steps(networks, trajectories_to_device(X), memory)
+        return np.asarray(f), memory
 
 
 @eqx.filter_jit
@@ -228,16 +229,17 @@ class StreamFit(fitting.Fit):
         """Updates done, and the shapes that decide which program trains it: equal ones go on side by side."""
         return int(self.state.step), str((self.spec, jax.tree.map(np.shape, self.data.source.values)))
 
-    def publish(self) -> None:
+    def publish(self, reading: fitting.Reading | None = None) -> None:
         """Makes the model fitted as far as training has come, and writes its checkpoint."""
-        self.model._publish_fit(self)
+        self.model._publish_fit(self, reading)
         if self.checkpoint is not None:
             self.model.save(self.checkpoint)
 
     def finish(self) -> None:
-        """Publishes the model with the statistics of its final networks."""
-        self.state = self.measure()
-        self.publish()
+        """Publishes the model with the singular functions of its final networks."""
+        self.state, reading = self.measure()
+        self.publish(reading)
+        self.model._report(reading, None, None)
 
 
 def init_fits(

@@ -75,6 +75,23 @@ def _make_side(network: Any, mean: np.ndarray, spread: np.ndarray) -> Side:
     return Side(network, Fixed(jnp.asarray(mean, dtype)), Fixed(jnp.asarray(spread, dtype)))
 
 
+class ReadOut(eqx.Module):
+    """Linear functions of features: x -> (features(x) - mean) @ directions."""
+
+    features: Any  # an eqx.Module: one observation -> (p,)
+    mean: Float[Array, " p"]
+    directions: Float[Array, "p k"]
+
+    def __call__(self, x: Array) -> Float[Array, " k"]:
+        return jnp.matmul(self.features(x) - self.mean, self.directions, precision="highest")
+
+
+def make_read_out(features: Any, mean: np.ndarray, directions: np.ndarray) -> ReadOut:
+    """Makes a `ReadOut` in the precision of the device."""
+    dtype = jnp.zeros(()).dtype
+    return ReadOut(features, jnp.asarray(mean, dtype), jnp.asarray(directions, dtype))
+
+
 def call_encoder(encoder: Any, signature: str, *arguments: Any) -> eqx.Module:
     """Returns the user's module, or the module that the user's function returns for these arguments."""
     if isinstance(encoder, eqx.Module):
@@ -182,7 +199,7 @@ def build_history_networks(
     few = [jnp.asarray(leaf[::CALIBRATION_STRIDE], part.dtype) for leaf, part in leaves]
     embedding = eqx.filter_jit(embedding.calibrate)(spec.observation(few))
     networks = eqx.tree_at(lambda n: n.embedding, networks, embedding)
-    outputs = data.encode_sample(networks, CALIBRATION_STREAMS)
+    outputs = data.encode_sample(networks, CALIBRATION_STREAMS)[:2]
     sides = [
         None if side is None else calibrate_side(side.network, out, INITIAL_DEVIATION)
         for side, out in zip((networks.f, networks.g), outputs, strict=True)

@@ -21,7 +21,7 @@ from derex.decomposition.bonus import (
     raise_bonus,
 )
 from derex.decomposition.objectives import Objective
-from derex.estimators import fitting
+from derex.estimators import diagnosis, fitting
 from derex.estimators import validation as check
 from derex.estimators.data import GivenRows, PairData, is_memory_mapped, map_rows, to_device
 from derex.estimators.networks import CALIBRATION_ROWS, build_networks, make_input_specs
@@ -124,14 +124,17 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         data = PairData(*rows, dtypes, int(self.batch_size), rng, key)
         fit = fitting.Fit(self, objective, data, state, [])
         fitting.run_updates([fit])
-        state = fit.measure()
+        state, reading = fit.measure()
         self._specs, self._guards = specs, _remember_ids(specs, rows, objective.tied)
-        self._publish(state, fit.history)
+        self._publish(state, fit.history, reading)
         network = state.networks.f.network
         if self.novelty and specs.x.kind != "ids" and callable(getattr(network, "features", None)):
             x, counts = data.sample_x(CALIBRATION_ROWS)
             support = fit_support(compute_features(network, x, dtypes[0]), counts)
             self._guards = self._guards._replace(x=FeatureSpan(support, self._represent("X", x), network))
+        measured = diagnosis.measure_rarity(rows.x, rng)
+        bonus = None if measured is None else self._norm(self._represent("X", rows.x[measured.indices]))
+        self._report(reading, measured, bonus)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
@@ -142,18 +145,25 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         objective = self._check_parameters()
         if not self.__sklearn_is_fitted__():
             rows, specs, state, *_ = self._start(X, y, objective, None)
-            history, before = [], None
+            history, guards, before = [], None, None
         else:
             self._check_unchanged(objective)
-            specs, state, history, before = self._specs, self._state, self._history, self._guards
+            specs, state, history, guards = self._specs, self._state, self._history, self._guards
+            before = self._reading
             rows = self._check_pairs(X, y, Sides(specs.x.kind, specs.y.kind), reset=False)
-        guards = _remember_ids(specs, rows, objective.tied, before)
+        guards = _remember_ids(specs, rows, objective.tied, guards)
         items = tuple(to_device(side, spec.dtype)[None] for side, spec in zip(rows, specs, strict=True))
         rates = jnp.full(1, self._learning_rate(), jnp.float32)
         state, metrics = fitting.train_chunk(objective, GivenRows(), state, items, rates)
         history.append(self._check_metrics(int(state.step), metrics))
+        reading = None
+        if not objective.tied:
+            sides = zip((state.networks.f, state.networks.g), rows, specs, strict=True)
+            reading = fitting.update_reading(
+                before, *(map_rows(f, its, spec.dtype) for f, its, spec in sides)
+            )
         self._specs, self._guards = specs, guards
-        self._publish(state, history)
+        self._publish(state, history, reading)
         return self
 
     def transform(self, X: Any) -> Float[np.ndarray, "n k"]:
@@ -288,7 +298,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         """Computes the singular functions of checked rows of X or Y; 0 for unseen ids."""
         side = "XY".index(name)
         dtype, guard = check.device_dtype(rows.dtype, self._specs[side].kind), self._guards[side]
-        values = self._components(map_rows(self._standardised("fg"[side]), rows, dtype))
+        values = map_rows(self._read("fg"[side]), rows, dtype)
         return values * guard.seen[rows][:, None] if isinstance(guard, SeenIds) else values
 
 

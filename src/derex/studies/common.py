@@ -6,8 +6,10 @@ import json
 import platform
 import sys
 import time
+import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -23,7 +25,7 @@ from derex._version import __version__
 from derex.decomposition import exact, scores
 from derex.decomposition.bonus import SIGMA_FLOOR
 from derex.envs import FOUR_ROOMS, GridWorld, Map, frames, random_maze, random_rooms
-from derex.estimators import DeRex
+from derex.estimators import DeRex, FitWarning
 from derex.report import GridMap, RepresentationView, Table
 from derex.report.files import read_json, write_atomically
 from derex.report.statistics import mean_interval
@@ -215,7 +217,16 @@ def fit(problem: Problem, encoder: str, setting: Setting, seed: int, **options: 
         verbose=False,
         **options,
     )
-    return model.fit(observations[problem.state], observations[next_state])
+    with ignore_fit_warnings():
+        return model.fit(observations[problem.state], observations[next_state])
+
+
+@contextmanager
+def ignore_fit_warnings() -> Iterator[None]:
+    """Studies fit controls too, and say in their reports what a fit is worth."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        yield
 
 
 def fit_and_score(

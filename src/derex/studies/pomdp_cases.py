@@ -32,6 +32,7 @@ from derex.envs.grid.hidden import Walk
 from derex.estimators import HistoryDeRex, fit_together
 from derex.estimators.decoder import belief_scores, fit_readout
 from derex.estimators.histories import fit_untrained
+from derex.studies.common import ignore_fit_warnings
 from derex.studies.definitions import PomdpCase, PomdpStudy
 from derex.types import Trajectories
 
@@ -175,7 +176,8 @@ def evaluate(
     sets = [make_data(study, case) for case in group]
     start = time.perf_counter()
     models = [_make_model(study, case) for case in group]
-    fit_together(models, [data.train for data in sets], checkpoints=checkpoints, watch=watch)
+    with ignore_fit_warnings():
+        fit_together(models, [data.train for data in sets], checkpoints=checkpoints, watch=watch)
     seconds = (time.perf_counter() - start) / len(group)
     for case, data, model in zip(group, sets, models, strict=True):
         yield case, _describe(study, case, data, model, seconds)
@@ -211,7 +213,7 @@ def _describe(study: PomdpStudy, case: PomdpCase, data: Data, model: HistoryDeRe
         "singular_values": [float(s) for s in model.singular_values_],
         "trace": float(np.sum(model.singular_values_)),
         "trace_exact": _exact_trace(case, data),
-        "largest_off_diagonal": float(np.max(np.abs(model.sigma_ - np.diag(np.diag(model.sigma_))))),
+        "largest_off_diagonal": float(model.history_["off_diagonal"][-1]) if model.n_iter_ else 0.0,
         "time_share": share_explained_by_time(f_test),
         **{f"{name}_{score}": value for name, found in numbers.items() for score, value in found.items()},
         "spearman": scores.bonus_rank_correlation(np.where(d > 0, bonus, 0.0), d),
@@ -231,7 +233,8 @@ def _reference_beliefs(study: PomdpStudy, case: PomdpCase, data: Data) -> dict[s
     """The exact filter, the same decoder on its belief, an untrained network, and the last frame alone."""
     walks = data.decoder, data.test
     untrained = _make_model(study, case)
-    fit_untrained(untrained, data.train)
+    with ignore_fit_warnings():
+        fit_untrained(untrained, data.train)
     features = [untrained.transform(data.env.trajectories(walk)) for walk in walks]
     filters = [np.asarray(data.env.filter(walk)) for walk in walks]
     # The best belief given the last frame alone: how often each state goes with each frame.
