@@ -45,6 +45,7 @@ TRAIN = {
     "--seeds": "1",
     "--steps": "1024",
     "--log-every": "512",
+    "--agent.core": "feed-forward",
     "--agent.width": "8",
     "--agent.unroll": "8",
     "--agent.epochs": "1",
@@ -158,6 +159,13 @@ def replace_values(arguments: list[str], values: dict[str, str]) -> list[str]:
     return rest
 
 
+def drop_representation(arguments: list[str]) -> list[str]:
+    """The arguments without options of the representation, each of which has a value."""
+    names = [word for word in arguments if word == "--form" or word.startswith("--representation.")]
+    dropped = {arguments.index(name) + i for name in names for i in (0, 1)}
+    return [word for i, word in enumerate(arguments) if i not in dropped]
+
+
 def pretend_study(config: Any) -> StudyResult:
     """What `derex reproduce` and `derex demo` show; their options have been parsed."""
     return StudyResult(config.out / "report.html", Table("a study", ("what",), (("a result",),)))
@@ -174,8 +182,12 @@ def run_command(
     capsys: pytest.CaptureFixture[str],
     unmade: set[str],
     thorough: bool,
+    any_method: bool = False,
 ) -> None:
-    """Runs one `derex` command, or checks that what the line names exists."""
+    """Runs one `derex` command, or checks that what the line names exists.
+
+    With `any_method`, the options of a training are parsed as they are written, and V-MPO alone is trained.
+    """
     folder, _, command = line.rpartition("&& ")
     words = shlex.split(command or line, comments=True)
     while words and "=" in words[0]:
@@ -194,6 +206,9 @@ def run_command(
         assert parse_config([*arguments[1:], "--out", out]).out == Path(out), line
         unmade.add(out)
         return
+    if any_method and arguments[0] == "train" and "--out" in arguments:
+        parse_config(arguments[1:])
+        arguments = replace_values(drop_representation(arguments), {"--method": "vmpo"})
     if folder:
         monkeypatch.syspath_prepend(ROOT / folder.split()[1])
     missing = "--help" not in arguments and (
@@ -262,7 +277,8 @@ def test_blocks_run(
         )
         for line in block.code.replace("\\\n", " ").splitlines():
             if line.strip() and not line.lstrip().startswith("#"):
-                run_command(line.strip(), monkeypatch, capsys, unmade, thorough)
+                about_environments = file.name == "environments.md" and not thorough
+                run_command(line.strip(), monkeypatch, capsys, unmade, thorough, about_environments)
 
 
 def test_the_quick_start_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:

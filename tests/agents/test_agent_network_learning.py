@@ -17,7 +17,7 @@ from derex.types import Discrete, EnvironmentSpec, Words
 
 STREAMS = 64
 WORDS = Words(6, 100)
-ENCODERS = ["plain", pytest.param("appendix", marks=pytest.mark.slow)]
+ENCODERS = ["plain", "appendix"]
 COMMANDS = ("Go to the left.", "go to the right", "do not go to the left", "stay")
 
 
@@ -74,6 +74,7 @@ def success(env: Any, iterations: int, **options: Any) -> float:
     return float(sums.successes[0]) / float(sums.episodes[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_an_instruction_decides(encoder: str) -> None:
     """31 000 steps; four commands, two of which share most words in the same order."""
@@ -86,7 +87,7 @@ def test_without_the_instruction_it_is_chance() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoder", ["plain", "appendix"])
+@pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_previous_reward_decides(encoder: str) -> None:
     assert success(PreviousReward(Echo()), 60, encoder=encoder) > 0.95
 

@@ -120,6 +120,7 @@ def test_the_replayed_unroll_is_the_acted_one_in_half_precision():
     np.testing.assert_allclose(seen.value, rollout.value, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_training_in_half_precision_stays_finite_and_keeps_its_parameters_single():
     config = AgentConfig(width=8, unroll=4, epochs=1, minibatches=2, compute="bfloat16")
     training = JaxTraining(make_streams(Recall(1), 4), find_representation("vmpo").build(), config)

@@ -61,6 +61,7 @@ def test_no_factorisation_is_of_the_matrices_of_several_seeds(training: JaxTrain
     assert [line for line in control.splitlines() if "geqrf" in line and "tensor<2x8x8x" in line]
 
 
+@pytest.mark.slow
 def test_the_tally_counts_every_step_and_iteration(training: JaxTraining) -> None:
     state = training.advance(training.init_seeds((0, 1)), 4)
     np.testing.assert_array_equal(state.tally.iterations, [4, 4])

@@ -29,10 +29,8 @@ def events_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
-SLOW = [pytest.param(env, marks=pytest.mark.slow) for env in (CORRIDOR, TOLD)]
-
-
-@pytest.mark.parametrize("env", [DOOM, *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [CORRIDOR, DOOM, TOLD])
 def test_from_the_first_update_to_the_film(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # ViZDoom leaves a file where it is started
     run, film = tmp_path / "run", tmp_path / "film.gif"
