@@ -170,3 +170,31 @@ def test_rarity_is_counted_where_rows_recur_and_estimated_elsewhere():
     even = measure_rarity(rng.permutation(np.repeat(np.arange(5), 200)), rng)
     assert even is not None
     assert even.flat
+
+
+@pytest.mark.parametrize("encoder", ["tabular", "linear"])
+def test_a_file_holds_the_functions_and_the_report(graph, encoder, tmp_path):
+    x, y, _ = graph
+    states = np.arange(STATES) if encoder == "tabular" else np.eye(STATES, dtype=np.float32)
+    model = fitted(states[x], states[y], encoder=encoder, steps=20)
+    model.save(tmp_path / "model.derex")
+    loaded = DeRex.load(tmp_path / "model.derex")
+    np.testing.assert_array_equal(loaded.transform(states), model.transform(states))
+    np.testing.assert_array_equal(loaded.bonus(states), model.bonus(states))
+    assert str(loaded.report_) == str(model.report_)
+    more = [each.partial_fit(states[x[:64]], states[y[:64]]).transform(states) for each in (model, loaded)]
+    np.testing.assert_array_equal(more[0], more[1])
+
+
+def test_a_checkpoint_of_a_finished_fit_holds_its_report(tmp_path):
+    rng = np.random.default_rng(7)
+    actions = rng.integers(0, 2, size=(32, 9))
+    position = np.cumsum(np.pad(2 * actions - 1, ((0, 0), (1, 0))), axis=1) % 5
+    X = Trajectories.from_episodes(list(np.eye(5, dtype=np.float32)[position]), list(actions))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        model = HistoryDeRex(2, width=8, tests=2, steps=5, batch_size=8, random_state=0)
+        model.fit(X, checkpoint=tmp_path / "model.npz")
+    loaded = HistoryDeRex.load(tmp_path / "model.npz")
+    assert str(loaded.report_) == str(model.report_)
+    np.testing.assert_array_equal(loaded.transform(X), model.transform(X))

@@ -407,10 +407,10 @@ class DecompositionEstimator(BaseEstimator):
     def _report(
         self,
         reading: Reading | None,
-        rarity: diagnosis.RarityMeasure | None,
-        bonus: Float[np.ndarray, " m"] | None,
+        rarity: diagnosis.RarityMeasure | None = None,
+        bonus: Float[np.ndarray, " m"] | None = None,
     ) -> None:
-        """Sets `report_`, and warns of what it finds."""
+        """Sets `report_`; `bonus` is that of the rows of `rarity`."""
         if reading is None:
             return
         sigma = reading.functions.singular_values
@@ -426,7 +426,10 @@ class DecompositionEstimator(BaseEstimator):
             bonus,
             self.steps,
         )
-        for message in self.report_.messages:
+
+    def _warn(self) -> None:
+        """Warns of what the report found; the last step of a fit, since a warning may be an error."""
+        for message in () if self.report_ is None else self.report_.messages:
             warnings.warn(message, diagnosis.FitWarning, stacklevel=3)
 
     def _read(self, name: str) -> Any:

@@ -191,6 +191,7 @@ class HistoryDeRex(fitting.DecompositionEstimator):
     def _publish_fit(self, fit: StreamFit, reading: fitting.Reading | None) -> None:
         self._spec, self._fingerprint, self._seed = fit.spec, fit.fingerprint, fit.seed
         self._publish(fit.state, fit.history, reading)
+        self._report(reading)
 
     def _encode(
         self, X: Trajectories, memory: LSTMState | None
@@ -239,7 +240,7 @@ class StreamFit(fitting.Fit):
         """Publishes the model with the singular functions of its final networks."""
         self.state, reading = self.measure()
         self.publish(reading)
-        self.model._report(reading, None, None)
+        self.model._warn()
 
 
 def init_fits(

@@ -135,6 +135,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         measured = diagnosis.measure_rarity(rows.x, rng)
         bonus = None if measured is None else self._norm(self._represent("X", rows.x[measured.indices]))
         self._report(reading, measured, bonus)
+        self._warn()
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> DeRex:
