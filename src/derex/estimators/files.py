@@ -23,9 +23,10 @@ from derex.decomposition.bonus import Support
 from derex.decomposition.ritz import FeatureMoments, RitzFunctions
 from derex.estimators import diagnosis
 from derex.estimators import validation as check
-from derex.estimators.fitting import Reading, init_fit_state
+from derex.estimators.fitting import init_fit_state
 from derex.estimators.networks import Networks, build_network, make_identity_side, make_networks
 from derex.estimators.pairs import FeatureSpan, Guard, NoGuard, SeenIds
+from derex.estimators.reading import Reading
 from derex.estimators.trajectories import StreamSpec
 from derex.estimators.validation import Sides
 from derex.networks import InputSpec

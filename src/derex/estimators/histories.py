@@ -23,6 +23,7 @@ from derex.estimators import trajectories as streams
 from derex.estimators import validation as check
 from derex.estimators.data import StreamData, trajectories_to_device
 from derex.estimators.networks import build_history_networks
+from derex.estimators.reading import Reading
 from derex.networks.histories import HistoryNetworks, apply_per_step, make_future
 from derex.networks.recurrent import LSTMState
 from derex.types import Trajectories
@@ -188,7 +189,7 @@ class HistoryDeRex(fitting.DecompositionEstimator):
             expected = "'auto', an Equinox module or a function (key, width) -> module"
             raise TypeError(f"encoder: expected {expected}; got {self.encoder!r}.")
 
-    def _publish_fit(self, fit: StreamFit, reading: fitting.Reading | None) -> None:
+    def _publish_fit(self, fit: StreamFit, reading: Reading | None) -> None:
         self._spec, self._fingerprint, self._seed = fit.spec, fit.fingerprint, fit.seed
         self._publish(fit.state, fit.history, reading)
         self._report(reading)
@@ -230,7 +231,7 @@ class StreamFit(fitting.Fit):
         """Updates done, and the shapes that decide which program trains it: equal ones go on side by side."""
         return int(self.state.step), str((self.spec, jax.tree.map(np.shape, self.data.source.values)))
 
-    def publish(self, reading: fitting.Reading | None = None) -> None:
+    def publish(self, reading: Reading | None = None) -> None:
         """Makes the model fitted as far as training has come, and writes its checkpoint."""
         self.model._publish_fit(self, reading)
         if self.checkpoint is not None:

@@ -25,6 +25,7 @@ from derex.estimators import diagnosis, fitting
 from derex.estimators import validation as check
 from derex.estimators.data import GivenRows, PairData, is_memory_mapped, map_rows, to_device
 from derex.estimators.networks import CALIBRATION_ROWS, build_networks, make_input_specs
+from derex.estimators.reading import update_reading
 from derex.estimators.validation import Sides
 from derex.networks import ENCODERS
 from derex.networks.layers import iterate_blocks
@@ -160,9 +161,7 @@ class DeRex(ClassNamePrefixFeaturesOutMixin, TransformerMixin, fitting.Decomposi
         reading = None
         if not objective.tied:
             sides = zip((state.networks.f, state.networks.g), rows, specs, strict=True)
-            reading = fitting.update_reading(
-                before, *(map_rows(f, its, spec.dtype) for f, its, spec in sides)
-            )
+            reading = update_reading(before, *(map_rows(f, its, spec.dtype) for f, its, spec in sides))
         self._specs, self._guards = specs, guards
         self._publish(state, history, reading)
         return self
